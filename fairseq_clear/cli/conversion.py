@@ -126,7 +126,7 @@ fairseq-clear import roberta.base.tar.gz --dest roberta --gpt2-encoder-json enco
     def run(self) -> int:
         """Import the model; print notes and the comparison."""
         # fairseq takes seconds to import
-        from fairseq_clear.interop.importing import import_archive, import_encoder, import_hf, is_archive
+        from fairseq_clear.interop.importing import import_archive, import_hf, is_archive
 
         gpt2 = (self.gpt2_encoder_json, self.gpt2_vocab_bpe) if self.gpt2_encoder_json and self.gpt2_vocab_bpe else None
         if gpt2 is None and (self.gpt2_encoder_json or self.gpt2_vocab_bpe):
@@ -143,8 +143,8 @@ fairseq-clear import roberta.base.tar.gz --dest roberta --gpt2-encoder-json enco
         elif gpt2 is not None:
             raise UserError("--gpt2-encoder-json: belongs to fairseq's archives; a Hugging Face folder has its own")
         else:
-            convert = import_encoder if self.arch == "clear_hf" else import_hf
-            report = convert(self.source, self.dest, pooling=self.pooling, overwrite=self.overwrite)
+            options = {"pooling": self.pooling, "overwrite": self.overwrite}
+            report = import_hf(self.source, self.dest, arch=self.arch, **options)
         print("\n".join(report.lines()))
         return 0
 

@@ -114,6 +114,6 @@ def test_minilm_scores_what_is_published(tmp_path: Path) -> None:
         ]
         assert main([*out, "--dest", str(tmp_path / form), "--scores", str(tmp_path / "sts.json")]) == 0
     (line,) = [
-        line for line in (tmp_path / "hf" / "README.md").read_text().splitlines() if "| model.pt | mean |" in line
+        line for line in (tmp_path / "hf" / "README.md").read_text().splitlines() if "| minilm/model.pt mean |" in line
     ]
     assert "| 86.72 |" in line
