@@ -143,9 +143,8 @@ fairseq-clear import roberta.base.tar.gz --dest roberta --gpt2-encoder-json enco
         elif gpt2 is not None:
             raise UserError("--gpt2-encoder-json: belongs to fairseq's archives; a Hugging Face folder has its own")
         else:
-            options = {"pooling": self.pooling, "overwrite": self.overwrite}
-            report = import_hf(self.source, self.dest, arch=self.arch, **options)
-        print("\n".join(report.lines()))
+            report = import_hf(self.source, self.dest, arch=self.arch, pooling=self.pooling, overwrite=self.overwrite)
+        print("\n".join(report))
         return 0
 
 
@@ -154,8 +153,9 @@ class Merge(Command):
     """Mean the weights of two encoders of one architecture, such as one before and after refining.
 
     START and REFINED are local Hugging Face or sentence-transformers folders. DEST gets the weights
-    (1 - alpha) * START + alpha * REFINED in float32 as model.safetensors, and every other file of START. A merged encoder
-    keeps most of what refining gained, and loses less on other text (Wortsman et al. 2022).
+    (1 - alpha) * START + alpha * REFINED of the encoder, its MLM head and its pooler in float32 as model.safetensors, and every
+    other file of START. A merged encoder keeps most of what refining gained, and loses less on other text (Wortsman et al.
+    2022).
     """
 
     EXAMPLES: ClassVar[str] = """

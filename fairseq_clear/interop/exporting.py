@@ -1,6 +1,5 @@
 """Exports a checkpoint to Hugging Face, sentence-transformers or stock fairseq, with a model card, and compares the result."""
 
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from fairseq_clear.evaluation.checkpoints import LoadedModel, load_model
 from fairseq_clear.files import versions, write_json
 from fairseq_clear.interop.hf_format import to_hf, window_of
 from fairseq_clear.interop.model_card import model_card
-from fairseq_clear.interop.parity import SAMPLES, Parity, compare_hf, compare_sentence_transformers, hf_ids, name_texts
+from fairseq_clear.interop.parity import SAMPLES, Parity, compare_hf, compare_sentence_transformers, hf_ids
 from fairseq_clear.interop.stock import export_fairseq
 from fairseq_clear.interop.tokenizer_files import write_tokenizer
 from fairseq_clear.models.clear_hf import ClearHfModel
@@ -65,7 +64,8 @@ def export(
     card = model_card(checkpoint, loaded, data_bin, chosen, form, scores)
     symbols = [symbol for symbol in loaded.dictionary.symbols if symbol != DELETED]
     names = tokenizer.special if isinstance(tokenizer, HfTokenizer) else ROLES
-    texts = (*SAMPLES, *name_texts(names.values()))
+    # the names of special tokens must be plain text in the exported folder
+    texts = (*SAMPLES, *(f"a {name} b{name.swapcase()}c{name}" for name in names.values()))
     with output_folder(dest, overwrite) as folder:
         if form == "fairseq":
             if isinstance(loaded.model, ClearHfModel):
@@ -77,7 +77,9 @@ def export(
             _write_hf(loaded, tokenizer, symbols, folder, with_head=form == "hf")
             parities = [compare_hf(loaded, tokenizer, folder, chosen, texts=texts)]
         if form == "sentence-transformers":
-            parities.append(_add_modules(loaded, tokenizer, folder, chosen, texts, normalized, dimension))
+            scales = _add_modules(loaded, folder, chosen, normalized=normalized, dimension=dimension)
+            options = {"normalized": scales, "dimension": dimension, "texts": texts}
+            parities.append(compare_sentence_transformers(loaded, tokenizer, folder, chosen, **options))
         for parity in parities:
             parity.check()
         (folder / "README.md").write_text(card, encoding="utf-8")
@@ -86,24 +88,18 @@ def export(
     return parities
 
 
-def _add_modules(
-    loaded: LoadedModel,
-    tokenizer: Tokenizer,
-    folder: Path,
-    pooling: str,
-    texts: Sequence[str],
-    normalized: bool,
-    dimension: int | None,
-) -> Parity:
-    """Make the Hugging Face folder a sentence-transformers folder, with the settings that were imported, and compare it."""
+def _add_modules(loaded: LoadedModel, folder: Path, pooling: str, *, normalized: bool, dimension: int | None) -> bool:
+    """Make the Hugging Face folder a sentence-transformers folder, with the settings that were imported.
+
+    Returns:
+        Whether it scales vectors to length 1.
+    """
     settings = SentenceSettings(**sentence_settings(loaded.model))
     # sentence-transformers scales vectors before it truncates them, so they would not have length 1
     settings = replace(settings, normalized=(settings.normalized or normalized) and dimension is None)
     width = int(loaded.model.args.encoder_embed_dim)
     write_modules(folder, pooling, width, text_length(loaded.model), settings, dimension=dimension)
-    return compare_sentence_transformers(
-        loaded, tokenizer, folder, pooling, normalized=settings.normalized, dimension=dimension, texts=texts
-    )
+    return settings.normalized
 
 
 def _check_format(loaded: LoadedModel, form: str, pooling: str) -> None:
@@ -125,7 +121,7 @@ def _check_format(loaded: LoadedModel, form: str, pooling: str) -> None:
 
 def _write_hf(loaded: LoadedModel, tokenizer: Tokenizer, symbols: list[str], folder: Path, *, with_head: bool) -> None:
     """Write config.json, model.safetensors and the tokenizer. ``symbols`` is the vocabulary without ``<del>``."""
-    model = loaded.model
+    model: Any = loaded.model
     if isinstance(model, ClearHfModel):
         model.encoder.save(folder, with_head=with_head)
         segments = getattr(model.backbone.model.config, "type_vocab_size", 0)

@@ -7,6 +7,7 @@ gives ``<s>`` global attention.
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,26 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.models.hf_encoder import HfSource, build_source
+from fairseq_clear.models.hf_encoder import CONFIG, HfSource, build_source
 from fairseq_clear.models.state_dicts import EMBEDDING, POSITIONS, SEGMENTS, VOCABULARY_ROWS
 from fairseq_clear.modules.window_attention import is_covered
 
-STACK = "encoder.sentence_encoder."
-_, HEAD_WEIGHT, HEAD_BIAS = VOCABULARY_ROWS
+HEAD_WEIGHT = "encoder.lm_head.weight"
 BERT, ROBERTA, LONGFORMER = "bert", "roberta", "longformer"
 IMPORTED = (BERT, ROBERTA, "xlm-roberta")
 OFFSET = 2  # rows of fairseq's position embedding before the first position: the padding id + 1
-THEIR_WORDS = "embeddings.word_embeddings.weight"
-THEIR_POSITIONS = "embeddings.position_embeddings.weight"
-THEIR_SEGMENTS = "embeddings.token_type_embeddings.weight"
-LAYER = {
+# Parts of Hugging Face's names -> those of fairseq's, to be replaced in this order.
+NAMES = {
+    "cls.predictions.": "lm_head.",  # BERT's MLM head
+    "transform.LayerNorm": "layer_norm",
+    "transform.": "",
+    "lm_head.decoder.": "lm_head.",
+    "embeddings.word_embeddings": "embed_tokens",
+    "embeddings.position_embeddings": "embed_positions",
+    "embeddings.token_type_embeddings": "embed_positions.segments",
+    "embeddings.LayerNorm": "layernorm_embedding",
+    "encoder.layer.": "layers.",
+    "_global.": ".",  # Longformer's projections for tokens with global attention
     "attention.self.query": "self_attn.q_proj",
     "attention.self.key": "self_attn.k_proj",
     "attention.self.value": "self_attn.v_proj",
@@ -36,6 +44,7 @@ LAYER = {
     "output.dense": "fc2",
     "output.LayerNorm": "final_layer_norm",
 }
+# Settings of transformers -> those of clear_roberta.
 SETTINGS = {
     "num_hidden_layers": "encoder_layers",
     "hidden_size": "encoder_embed_dim",
@@ -49,31 +58,26 @@ SETTINGS = {
 ACTIVATIONS = {"gelu": "gelu", "relu": "relu"}
 ACTIVATIONS |= dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), "gelu_accurate")
 THEIR_ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "gelu_accurate": "gelu_new", "gelu_fast": "gelu_new"}
+# Repositories on the hub of models whose usual name has no owner; None: an example for any other name.
+HUB = {
+    None: "google-bert/bert-base-uncased",
+    "bert-base-uncased": "google-bert/bert-base-uncased",
+    "roberta-base": "FacebookAI/roberta-base",
+    "distilroberta-base": "distilbert/distilroberta-base",
+}
 
 
-def encoder_names(layers: int) -> dict[str, str]:
-    """Return the encoder's tensors by Hugging Face's name, without prefix, with fairseq's; except positions and segments."""
-    names = {THEIR_WORDS: EMBEDDING}
-    for part in ("weight", "bias"):
-        names[f"embeddings.LayerNorm.{part}"] = f"{STACK}layernorm_embedding.{part}"
-        for layer in range(layers):
-            names |= {
-                f"encoder.layer.{layer}.{theirs}.{part}": f"{STACK}layers.{layer}.{ours}.{part}"
-                for theirs, ours in LAYER.items()
-            }
-    return names
+def rename(name: str) -> str:
+    """Return fairseq's name of a tensor of a model of transformers, given without the prefix of its encoder."""
+    for theirs, ours in NAMES.items():
+        name = name.replace(theirs, ours)
+    return f"encoder.{name}" if name.startswith("lm_head.") else f"encoder.sentence_encoder.{name}"
 
 
-def head_names(kind: str) -> dict[str, str]:
-    """Return the tensors of the MLM head of a ``model_type`` by Hugging Face's name, with fairseq's."""
-    start, inner, norm = (
-        ("cls.predictions.", "transform.", "LayerNorm") if kind == BERT else ("lm_head.", "", "layer_norm")
-    )
-    names = {f"{start}bias": HEAD_BIAS, f"{start}decoder.bias": HEAD_BIAS, f"{start}decoder.weight": HEAD_WEIGHT}
-    for part in ("weight", "bias"):
-        names[f"{start}{inner}dense.{part}"] = f"encoder.lm_head.dense.{part}"
-        names[f"{start}{inner}{norm}.{part}"] = f"encoder.lm_head.layer_norm.{part}"
-    return names
+def named_model(source: HfSource) -> tuple[Any, dict[str, str]]:
+    """Return the model with its MLM head, or the encoder without one, and Hugging Face's name -> fairseq's of its tensors."""
+    model, prefix = source.base if source.head is None else source.head, f"{source.base.base_model_prefix}."
+    return model, {name: rename(name.removeprefix(prefix)) for name in model.state_dict()}
 
 
 def from_hf(source: HfSource, rows: Tensor, folder: object) -> dict[str, Tensor]:
@@ -86,18 +90,16 @@ def from_hf(source: HfSource, rows: Tensor, folder: object) -> dict[str, Tensor]
     Raises:
         UserError: the embedding has no row for a token of the tokenizer.
     """
-    config, theirs = source.base.config, source.base.state_dict()
-    names = encoder_names(config.num_hidden_layers)
-    if int(rows.max()) >= len(theirs[THEIR_WORDS]):
+    model, names = named_model(source)
+    theirs, size = model.state_dict(), source.base.config.vocab_size
+    if int(rows.max()) >= size:
         raise UserError(
-            f"{folder}: its tokenizer gives a token the id {int(rows.max())}, but its embedding has "
-            f"{len(theirs[THEIR_WORDS])} rows; tokenizer and weights belong to different models"
+            f"{folder}: its tokenizer gives a token the id {int(rows.max())}, but its embedding has {size} rows; tokenizer and "
+            "weights belong to different models"
         )
-    if source.head is not None:
-        theirs, names = theirs | source.head.state_dict(), names | head_names(config.model_type)
     weights = {ours: theirs[name][rows] if ours in VOCABULARY_ROWS else theirs[name] for name, ours in names.items()}
-    offset = 0 if config.model_type == BERT else OFFSET
-    positions = theirs[THEIR_POSITIONS][offset:] + theirs[THEIR_SEGMENTS][0]  # exact for texts of one segment
+    segments, unused = weights.pop(SEGMENTS), 0 if source.base.config.model_type == BERT else OFFSET
+    positions = weights[POSITIONS][unused:] + segments[0]  # exact for texts of one segment
     return weights | {POSITIONS: nn.functional.pad(positions, (0, 0, OFFSET, 0))}
 
 
@@ -113,13 +115,13 @@ def to_hf(model: Any, ids: list[int], *, with_head: bool) -> HfSource:
     Raises:
         UserError: transformers has no such activation.
     """
-    args, known, window = model.args, model.encoder.dictionary, window_of(model)
-    weights, rows, padding = model.state_dict(), torch.tensor(ids), ids[known.pad()]
+    args, known, window, weights = model.args, model.encoder.dictionary, window_of(model), model.state_dict()
+    padding, size, width = ids[known.pad()], max(ids) + 1, args.encoder_embed_dim
     kind = LONGFORMER if window else ROBERTA if padding == OFFSET - 1 else BERT
     unused = 0 if kind == BERT else padding + 1  # rows of the position embedding before the first position
     config = {
         "model_type": kind,
-        "vocab_size": max(ids) + 1,
+        "vocab_size": size,
         "hidden_act": THEIR_ACTIVATIONS.get(args.activation_fn),
         **{theirs: getattr(args, ours) for theirs, ours in SETTINGS.items()},
         "max_position_embeddings": len(weights[POSITIONS]) - OFFSET + unused,
@@ -135,27 +137,14 @@ def to_hf(model: Any, ids: list[int], *, with_head: bool) -> HfSource:
     # The MLM heads of RoBERTa and Longformer always use GELU.
     with_head = with_head and (kind == BERT or config["hidden_act"] == "gelu")
     made = build_source(json.dumps({"config": config, "head": with_head, "pooler": True}), {})
-
-    def convert(names: dict[str, str]) -> dict[str, Tensor]:
-        """The weights by Hugging Face's names, those with a row for each token in its order."""
-        found = {name: weights[ours] for name, ours in names.items()}
-        for name, ours in names.items():
-            if ours in VOCABULARY_ROWS:
-                empty = torch.zeros(config["vocab_size"], *found[name].shape[1:])
-                found[name] = empty.index_copy(0, rows, found[name][: len(ids)])
-        return found
-
-    theirs = convert(encoder_names(args.encoder_layers))
-    theirs[THEIR_POSITIONS] = nn.functional.pad(weights[POSITIONS][OFFSET:], (0, 0, unused, 0))
-    theirs[THEIR_SEGMENTS] = weights.get(SEGMENTS, torch.zeros(2, args.encoder_embed_dim))
-    for name in made.base.state_dict():
-        if "_global." in name:  # Longformer's projections for tokens with global attention
-            theirs[name] = theirs[name.replace("_global.", ".")]
-    made.base.load_state_dict(theirs)
-    if made.head is not None:
-        made.head.load_state_dict(made.head.state_dict() | convert(head_names(kind)))
-    nn.init.eye_(made.pooler.dense.weight)
-    nn.init.zeros_(made.pooler.dense.bias)
+    for name in VOCABULARY_ROWS:
+        known_rows = weights[name][: len(ids)]
+        weights[name] = torch.zeros(size, *known_rows.shape[1:]).index_copy(0, torch.tensor(ids), known_rows)
+    weights[POSITIONS] = nn.functional.pad(weights[POSITIONS][OFFSET:], (0, 0, unused, 0))
+    weights.setdefault(SEGMENTS, torch.zeros(2, width))
+    target, names = named_model(made)
+    target.load_state_dict({name: weights[ours] for name, ours in names.items()})
+    made.pooler.load_state_dict({"dense.weight": torch.eye(width), "dense.bias": torch.zeros(width)})
     return made
 
 
@@ -165,12 +154,21 @@ def window_of(model: Any) -> int:
     return 0 if is_covered(int(model.max_positions()), window) else window
 
 
-def kind_of(config: dict[str, Any], path: Path) -> str:
-    """The ``model_type`` of a config.json, if it is one that can be imported exactly.
+def check_folder(folder: Path) -> None:
+    """Raise UserError if there is no folder with a config.json; for the name of a model on the hub, say how to get it."""
+    if not folder.is_dir():
+        repository = str(folder) if re.fullmatch(r"[\w.-]+/[\w.-]+", str(folder)) else HUB.get(str(folder), HUB[None])
+        name = repository.partition("/")[2]
+        raise UserError(
+            f"{folder}: no such folder; give a local Hugging Face folder, which is not downloaded here: on a machine with "
+            f"network run `hf download {repository} --local-dir {name}`, copy the folder {name} and give its path"
+        )
+    if not (folder / CONFIG).is_file():
+        raise UserError(f"{folder}: has no {CONFIG}, and no model.pt of fairseq either; give a folder of a model")
 
-    Raises:
-        UserError: another type, or a model with parts that fairseq's encoder does not have.
-    """
+
+def check_kind(config: dict[str, Any], path: Path) -> None:
+    """Raise UserError if the model of a config.json has another type, or parts that fairseq's encoder does not have."""
     kind = config.get("model_type")
     if kind not in IMPORTED:
         raise UserError(
@@ -186,7 +184,6 @@ def kind_of(config: dict[str, Any], path: Path) -> str:
     padding = config.get("pad_token_id", 1)
     if kind != BERT and padding != 1:
         raise UserError(f"{path}: pad_token_id {padding}: positions of a {kind} begin at 2, after padding's id 1")
-    return str(kind)
 
 
 def model_flags(config: Any, positions: int, pooling: str) -> dict[str, Any]:

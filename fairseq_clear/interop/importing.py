@@ -5,7 +5,7 @@ import sys
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,12 +17,10 @@ from fairseq_clear import register
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import STOCK_POOLING, load_model
 from fairseq_clear.files import hash_file, read_json, versions, write_json
-from fairseq_clear.interop.hf_folders import check_folder
-from fairseq_clear.interop.hf_format import HEAD_WEIGHT, OFFSET, from_hf, kind_of, model_flags
+from fairseq_clear.interop.hf_format import HEAD_WEIGHT, OFFSET, check_folder, check_kind, from_hf, model_flags
 from fairseq_clear.interop.parity import Parity, compare_hf, hf_ids
-from fairseq_clear.interop.stock import build_model, compare_stock, settings_of, write_checkpoint
+from fairseq_clear.interop.stock import CHECKPOINT, build_model, compare_stock, settings_of, write_checkpoint
 from fairseq_clear.models.clear_hf import ClearHfModel
-from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.models.hf_encoder import CONFIG, read_source
 from fairseq_clear.models.state_dicts import EMBEDDING, POSITIONS
 from fairseq_clear.modules.pooling import parse_pooling
@@ -34,29 +32,13 @@ from fairseq_clear.text.vocabulary import GPT2_NAMES, SPM_NAME, build_dictionary
 
 register()
 
-CHECKPOINT = "model.pt"
-ARCH, HF_ARCH = "clear_roberta", "clear_hf"
+ARCH = "clear_roberta"
 GPT2_FILES = "https://dl.fbaipublicfiles.com/fairseq/gpt2_bpe/{encoder.json,vocab.bpe}"
-
-
-@dataclass(frozen=True)
-class ImportReport:
-    """The folder that was written, the comparison with the imported model, and notes on what was left out or initialised."""
-
-    dest: Path
-    parity: Parity
-    notes: list[str]
-    arch: str = ARCH
-
-    def lines(self) -> list[str]:
-        """Lines to print."""
-        start = f"to start from it: --arch {self.arch} --encoder-from {self.dest}"
-        return [*self.notes, self.parity.summary(), f"wrote {self.dest}", start]
 
 
 def import_hf(
     source: Path, dest: Path, *, arch: str = ARCH, pooling: str | None = None, overwrite: bool = False
-) -> ImportReport:
+) -> list[str]:
     """Make a checkpoint of a Hugging Face folder: ``model.pt``, ``dict.txt``, the tokenizer's files and ``clear.json``.
 
     ``dest`` is not written if an error occurs.
@@ -65,6 +47,9 @@ def import_hf(
         arch: ``clear_roberta``, to which the weights are converted, or ``clear_hf``, which takes the encoder as it is.
         pooling, overwrite: as the flags of ``fairseq-clear import``.
 
+    Returns:
+        Lines to print.
+
     Raises:
         UserError: transformers cannot load the folder, or the encoder cannot be imported exactly.
     """
@@ -72,7 +57,7 @@ def import_hf(
     if pooling is not None:
         parse_pooling(pooling)
     if arch == ARCH:
-        kind_of(read_json(source / CONFIG, kind=dict), source / CONFIG)
+        check_kind(read_json(source / CONFIG, kind=dict), source / CONFIG)
     stated, settings = read_modules(source, ignore_mode=pooling is not None)
     chosen = pooling or stated or STOCK_POOLING
     with output_folder(dest, overwrite) as temporary:
@@ -80,20 +65,30 @@ def import_hf(
         task = SimpleNamespace(source_dictionary=dictionary, folder=temporary)
         if arch == ARCH:
             model, cfg, notes = _convert(source, dest, task, tokenizer, chosen, settings)
+            if pooling is None and stated is None:
+                notes.append(f"the folder has no pooling; {chosen} is used unless --pooling gives another")
         else:
-            model, cfg, notes = _take(source, dest, task, chosen)
-        if arch == ARCH and pooling is None and stated is None:
-            notes.append(f"the folder has no pooling; {chosen} is used unless --pooling gives another")
+            flags = {"encoder-from": str(source), "projection-layers": 0, "pooling": chosen}
+            cfg, notes = settings_of(dest, "clear_lm", arch, flags), []
+            write_manifest(temporary, "hf", list(HF_NAMES), {"model_type": arch, "flags": {}})
+            model = ClearHfModel.build_model(cfg.model, task)
+            model.encoder.check()
+            cfg.model.encoder_from = None
         notes += _describe_settings(SentenceSettings(**cfg.model.sentence_settings))
         write_checkpoint(temporary / CHECKPOINT, cfg, model.state_dict(), hash_file(temporary / DICTIONARY))
         parity = compare_hf(load_model(temporary / CHECKPOINT, temporary), tokenizer, source, chosen)
         parity.check()
-    return ImportReport(dest, parity, notes, arch)
+    return _report(dest, parity, notes, arch)
+
+
+def _report(dest: Path, parity: Parity, notes: list[str], arch: str = ARCH) -> list[str]:
+    """Lines to print: what was left out or initialised, the comparison with the imported model, and what to do next."""
+    return [*notes, parity.summary(), f"wrote {dest}", f"to start from it: --arch {arch} --encoder-from {dest}"]
 
 
 def _convert(
     source: Path, dest: Path, task: Any, tokenizer: HfTokenizer, pooling: str, settings: SentenceSettings
-) -> tuple[ClearRobertaModel, Any, list[str]]:
+) -> tuple[Any, Any, list[str]]:
     """Return a clear_roberta with the weights of ``source``, its configuration, and notes on what differs; write clear.json."""
     theirs = read_source(source, {})
     config = theirs.base.config
@@ -115,17 +110,6 @@ def _convert(
         "the folder has no head for masked language modelling; it is freshly initialised": theirs.head is None,
     }
     return model, cfg, [note for note, applies in notes.items() if applies]
-
-
-def _take(source: Path, dest: Path, task: Any, pooling: str) -> tuple[ClearHfModel, Any, list[str]]:
-    """As ``_convert``, for clear_hf, which takes the encoder as it is."""
-    flags = {"encoder-from": str(source), "projection-layers": 0, "pooling": pooling}
-    cfg = settings_of(dest, "clear_lm", HF_ARCH, flags)
-    write_manifest(task.folder, "hf", list(HF_NAMES), {"model_type": HF_ARCH, "flags": {}})
-    model = ClearHfModel.build_model(cfg.model, task)
-    model.encoder.check()
-    cfg.model.encoder_from = None
-    return model, cfg, []
 
 
 def write_manifest(folder: Path, kind: str, files: list[str], imported: dict[str, Any]) -> None:
@@ -181,16 +165,12 @@ def is_archive(source: Path) -> bool:
 
 
 def import_archive(
-    source: Path,
-    dest: Path,
-    gpt2: tuple[Path, Path] | None = None,
-    *,
-    overwrite: bool = False,
-) -> ImportReport:
+    source: Path, dest: Path, gpt2: tuple[Path, Path] | None = None, *, overwrite: bool = False
+) -> list[str]:
     """Convert an archive, packed or unpacked, to the folder ``dest``.
 
     The archive has ``model.pt``, ``dict.txt`` and, for XLM-R, ``sentencepiece.bpe.model``. ``gpt2`` is ``encoder.json`` and
-    ``vocab.bpe``, which roberta.base's does not have. The other arguments are as the flags of ``fairseq-clear import``.
+    ``vocab.bpe``, which roberta.base's does not have. The other arguments, and what is returned, are as for ``import_hf``.
 
     Raises:
         UserError: a part is missing or damaged.
@@ -206,7 +186,7 @@ def import_archive(
         parity.check()
     pooling = loaded.model.args.pooling
     notes = [f"a stock RoBERTa checkpoint has no pooling; {pooling} is used unless --pooling gives another"]
-    return ImportReport(dest, parity, notes)
+    return _report(dest, parity, notes)
 
 
 def _copy_tokenizer(

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import hash_files, versions, write_json
-from fairseq_clear.interop.hf_folders import check_folder
+from fairseq_clear.interop.hf_format import check_folder
 from fairseq_clear.libraries import log_level
 from fairseq_clear.models.hf_encoder import CONFIG, LOCAL, HfSource, read_source, transformers_for
 from fairseq_clear.models.state_dicts import fit_state_dict
@@ -30,9 +30,9 @@ IGNORED = re.compile(
     r"_name_or_path|transformers_version|architectures|(torch_)?dtype|use_cache|gradient_checkpointing|initializer_range|"
     r"\w+_token_id|\w*dropout\w*|\w*attn_implementation\w*|output_\w+|id2label|label2id|problem_type"
 )
-WEIGHTS = (".safetensors", ".bin", ".index.json", ".h5", ".msgpack", ".onnx", ".ot", ".pt")
+# Files that are not copied: weights in any format, and those of git.
+WEIGHTS = re.compile(r".*\.(safetensors|bin|index\.json|h5|msgpack|onnx|ot|pt)|onnx|openvino|\.git.*")
 READ = (".safetensors", ".bin")
-OTHER_FORMATS = ("onnx", "openvino")
 RECORD = "merge.json"
 
 
@@ -40,25 +40,16 @@ def merge_weights(start: dict[str, Tensor], refined: dict[str, Tensor], share: f
     """Return (1 - share) * start + share * refined for the tensors of numbers that both have, and the others of ``start``.
 
     Floating-point tensors become float32.
-
-    Raises:
-        ValueError: a tensor has another shape in ``refined``; the message is its name.
     """
-    merged = {}
-    for name, before in start.items():
-        after = refined.get(name)
-        if after is not None and after.shape != before.shape:
-            raise ValueError(name)
-        mixes = after is not None and before.is_floating_point()
-        merged[name] = torch.lerp(before.float(), after.float(), share) if mixes and after is not None else before
-    return merged
+    both = {name for name, tensor in start.items() if tensor.is_floating_point() and name in refined}
+    return start | {name: torch.lerp(start[name].float(), refined[name].float(), share) for name in both}
 
 
 def merge_folders(start: Path, refined: Path, dest: Path, share: float, *, overwrite: bool = False) -> int:
     """Merge two Hugging Face or sentence-transformers folders; return the number of tensors that were merged.
 
-    ``dest`` gets the merged weights in float32 in one model.safetensors, every other file of ``start``, and merge.json, which
-    names both folders.
+    ``dest`` gets the merged weights of the encoder, its MLM head and its pooler in float32, every other file of ``start``, and
+    merge.json, which names both folders.
 
     Args:
         start, refined: local folders, from which no code is run.
@@ -96,24 +87,21 @@ def merge_checkpoints(start: Path, refined: Path, dest: Path, share: float) -> N
 
     Raises:
         UserError: ``start`` has another vocabulary or number of positions.
-        ValueError: another encoder.
+        RuntimeError: another encoder.
     """
     before = read_checkpoint(str(start))["model"]
     # torch.load, because fairseq's reader converts the settings to a class that it cannot load again
     state: dict[str, Any] = torch.load(refined, map_location="cpu", weights_only=True)
-    with log_level(
-        logging.ERROR, "fairseq_clear.models.state_dicts"
-    ):  # parts that only one of the two has are expected
+    # parts that only one of the two has are expected
+    with log_level(logging.ERROR, "fairseq_clear.models.state_dicts"):
         fit_state_dict(before, state["model"])
     state["model"] = merge_weights(before, state["model"], share)
     save(state, dest)
 
 
 def _weights_of(start: Path, folder: str, names: list[str]) -> list[str]:
-    """The names in a folder of ``start`` that are weights of the encoder in some format, or files of git."""
-    if Path(folder) != start:
-        return []
-    return [name for name in names if name.endswith(WEIGHTS) or name in OTHER_FORMATS or name.startswith(".git")]
+    """The names in a folder of ``start`` that are weights of the encoder; those in the folders of other modules are not."""
+    return [name for name in names if Path(folder) == start and WEIGHTS.fullmatch(name)]
 
 
 def _check_same(start: Path, ours: HfSource, refined: Path, theirs: HfSource) -> None:

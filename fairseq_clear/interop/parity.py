@@ -1,6 +1,6 @@
 """Compares two encoders: the largest difference of their hidden states and embeddings on sample texts."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,11 +64,6 @@ class Parity:
         differences = [self.embeddings, 0.0 if self.hidden_states is None else self.hidden_states]
         if not all(difference <= TOLERANCE for difference in differences):
             raise UserError(f"{self.summary()}; above {TOLERANCE:.0e}, so nothing was written{self.hint}")
-
-
-def name_texts(names: Iterable[str]) -> tuple[str, ...]:
-    """Texts with the names of special tokens in them, which an exported folder must read as plain text."""
-    return tuple(f"a {name} b{name.swapcase()}c{name}" for name in names)
 
 
 def compare_hf(

@@ -210,7 +210,7 @@ def _import_encoder(steps: Steps) -> tuple[Path, Path]:
     arch = ("--arch", "clear_roberta" if is_archive(source) else "clear_hf")
     if steps.must_run("import the encoder", encoder, "fairseq-clear", "import", source, "--dest", encoder, *arch):
         report = import_archive(source, encoder) if is_archive(source) else import_hf(source, encoder, arch=arch[1])
-        print(*report.lines(), sep="\n")
+        print(*report, sep="\n")
     return encoder, encoder / CHECKPOINT
 
 
