@@ -124,7 +124,10 @@ def test_pickles_are_read_without_running_them(tmp_path: Path) -> None:
     torch.save(weights, source / "pytorch_model.bin")
     import_hf(source, tmp_path / "ours")
     torch.save({**weights, "more": Path("x")}, source / "pytorch_model.bin")
-    with pytest.raises(UserError, match=r"holds a pathlib\S*, which is not a weight and could run code"):
+    said = (
+        r"holds a pathlib\S*, which is not a weight and could run code|Unable to load weights"  # before transformers 5
+    )
+    with pytest.raises(UserError, match=said):
         import_hf(source, tmp_path / "refused")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["hf", "ours"]
 
