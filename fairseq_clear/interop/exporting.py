@@ -19,9 +19,6 @@ from fairseq_clear.output_folder import output_folder
 from fairseq_clear.text.sentence_folders import EXPORTED, SentenceSettings, write_modules
 from fairseq_clear.text.tokenizers import ROLES, HfTokenizer, Tokenizer
 
-DELETED = "<del>"
-EXPORT_JSON = "fairseq_clear.json"
-
 
 def export(
     checkpoint: Path,
@@ -62,16 +59,12 @@ def export(
             f"--dimension {dimension}: the vectors of {checkpoint} have {width} dimensions; give 1 to {width}"
         )
     card = model_card(checkpoint, loaded, data_bin, chosen, form, scores)
-    symbols = [symbol for symbol in loaded.dictionary.symbols if symbol != DELETED]
+    symbols = [symbol for symbol in loaded.dictionary.symbols if symbol != "<del>"]
     names = tokenizer.special if isinstance(tokenizer, HfTokenizer) else ROLES
     # the names of special tokens must be plain text in the exported folder
     texts = (*SAMPLES, *(f"a {name} b{name.swapcase()}c{name}" for name in names.values()))
     with output_folder(dest, overwrite) as folder:
         if form == "fairseq":
-            if isinstance(loaded.model, ClearHfModel):
-                raise UserError(
-                    "--format fairseq: the encoder is a model of transformers; give hf or sentence-transformers"
-                )
             parities = [export_fairseq(loaded, symbols, data_bin, folder)]
         else:
             _write_hf(loaded, tokenizer, symbols, folder, with_head=form == "hf")
@@ -84,16 +77,12 @@ def export(
             parity.check()
         (folder / "README.md").write_text(card, encoding="utf-8")
         parity_json = [asdict(parity) for parity in parities]
-        write_json(folder / EXPORT_JSON, {"format": form, "parity": parity_json, "versions": versions()})
+        write_json(folder / "fairseq_clear.json", {"format": form, "parity": parity_json, "versions": versions()})
     return parities
 
 
 def _add_modules(loaded: LoadedModel, folder: Path, pooling: str, *, normalized: bool, dimension: int | None) -> bool:
-    """Make the Hugging Face folder a sentence-transformers folder, with the settings that were imported.
-
-    Returns:
-        Whether it scales vectors to length 1.
-    """
+    """Make the folder one of sentence-transformers, with the settings that were imported; return whether it scales vectors."""
     settings = SentenceSettings(**sentence_settings(loaded.model))
     # sentence-transformers scales vectors before it truncates them, so they would not have length 1
     settings = replace(settings, normalized=(settings.normalized or normalized) and dimension is None)
@@ -103,9 +92,27 @@ def _add_modules(loaded: LoadedModel, folder: Path, pooling: str, *, normalized:
 
 
 def _check_format(loaded: LoadedModel, form: str, pooling: str) -> None:
-    """Check that the pooling fits the encoder, and that the format can express pooling and attention; raises UserError."""
-    parse_pooling(pooling, loaded.model.args.encoder_layers)
-    if form != "sentence-transformers":
+    """Check that the pooling fits the encoder, and that the format can express both; raises UserError."""
+    args = loaded.model.args
+    parse_pooling(pooling, args.encoder_layers)
+    if form == "fairseq":
+        if isinstance(loaded.model, ClearHfModel):
+            raise UserError(
+                "--format fairseq: the encoder is a model of transformers; give hf or sentence-transformers"
+            )
+        return
+    parts = {
+        "normalises before each part": getattr(args, "encoder_normalize_before", False),
+        "has no positions": getattr(args, "no_token_positional_embeddings", False),
+        "has no LayerNorm of its embeddings": not getattr(args, "layernorm_embedding", True),
+        "has positions that are not learned": not getattr(args, "encoder_learned_pos", True),
+    }
+    for what, is_so in parts.items():
+        if is_so:
+            raise UserError(
+                f"--format {form}: the checkpoint's encoder {what}, unlike BERT's and RoBERTa's; export --format fairseq"
+            )
+    if form == "hf":
         return
     if pooling not in EXPORTED:
         raise UserError(
@@ -126,23 +133,7 @@ def _write_hf(loaded: LoadedModel, tokenizer: Tokenizer, symbols: list[str], fol
         model.encoder.save(folder, with_head=with_head)
         segments = getattr(model.backbone.model.config, "type_vocab_size", 0)
     else:
-        _check_architecture(model.args)
         ids = hf_ids(loaded.dictionary, tokenizer)[: len(symbols)]
         to_hf(model, ids, with_head=with_head).save(folder)
         segments = model.args.segments
     write_tokenizer(tokenizer, symbols, folder, text_length(model), has_segments=segments > 1)
-
-
-def _check_architecture(args: Any) -> None:
-    """Raise UserError for architectures that neither BERT nor RoBERTa can express."""
-    parts = {
-        "normalises before each part": getattr(args, "encoder_normalize_before", False),
-        "has no positions": getattr(args, "no_token_positional_embeddings", False),
-        "has no LayerNorm of its embeddings": not getattr(args, "layernorm_embedding", True),
-        "has positions that are not learned": not getattr(args, "encoder_learned_pos", True),
-    }
-    for what, is_so in parts.items():
-        if is_so:
-            raise UserError(
-                f"--format hf: the checkpoint's encoder {what}, unlike BERT's and RoBERTa's; export --format fairseq"
-            )

@@ -41,14 +41,11 @@ def import_hf(
 ) -> list[str]:
     """Make a checkpoint of a Hugging Face folder: ``model.pt``, ``dict.txt``, the tokenizer's files and ``clear.json``.
 
-    ``dest`` is not written if an error occurs.
+    Returns lines to print; ``dest`` is not written if an error occurs.
 
     Args:
         arch: ``clear_roberta``, to which the weights are converted, or ``clear_hf``, which takes the encoder as it is.
         pooling, overwrite: as the flags of ``fairseq-clear import``.
-
-    Returns:
-        Lines to print.
 
     Raises:
         UserError: transformers cannot load the folder, or the encoder cannot be imported exactly.

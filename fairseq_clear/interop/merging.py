@@ -23,8 +23,6 @@ from fairseq_clear.models.state_dicts import fit_state_dict
 from fairseq_clear.output_folder import output_folder
 from fairseq_clear.patches.checkpoint_files import read_checkpoint, save
 
-__all__ = ["merge_checkpoints", "merge_folders", "merge_weights"]
-
 # What a configuration says besides the architecture; versions of transformers and models of one encoder differ in it.
 IGNORED = re.compile(
     r"_name_or_path|transformers_version|architectures|(torch_)?dtype|use_cache|gradient_checkpointing|initializer_range|"
@@ -32,15 +30,10 @@ IGNORED = re.compile(
 )
 # Files that are not copied: weights in any format, and those of git.
 WEIGHTS = re.compile(r".*\.(safetensors|bin|index\.json|h5|msgpack|onnx|ot|pt)|onnx|openvino|\.git.*")
-READ = (".safetensors", ".bin")
-RECORD = "merge.json"
 
 
 def merge_weights(start: dict[str, Tensor], refined: dict[str, Tensor], share: float) -> dict[str, Tensor]:
-    """Return (1 - share) * start + share * refined for the tensors of numbers that both have, and the others of ``start``.
-
-    Floating-point tensors become float32.
-    """
+    """Return (1 - share) * start + share * refined of the floats in both, as float32, and the other tensors of ``start``."""
     both = {name for name, tensor in start.items() if tensor.is_floating_point() and name in refined}
     return start | {name: torch.lerp(start[name].float(), refined[name].float(), share) for name in both}
 
@@ -75,10 +68,10 @@ def merge_folders(start: Path, refined: Path, dest: Path, share: float, *, overw
         shutil.copytree(start, folder, ignore=partial(_weights_of, start), dirs_exist_ok=True)
         ours.save(folder)
         sources = {
-            name: {"folder": str(path), "weights": hash_files([file for file in path.iterdir() if file.suffix in READ])}
+            name: {"folder": str(path), "weights": hash_files([*path.glob("*.safetensors"), *path.glob("*.bin")])}
             for name, path in (("start", start), ("refined", refined))
         }
-        write_json(folder / RECORD, {"alpha": share, **sources, "versions": versions()})
+        write_json(folder / "merge.json", {"alpha": share, **sources, "versions": versions()})
     return sum(1 for model, _ in both for _ in model.parameters())
 
 

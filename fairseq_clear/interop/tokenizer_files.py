@@ -23,7 +23,6 @@ SPACE = "\u2581"
 UNIGRAM, BPE = 1, 2  # TrainerSpec.ModelType
 USER_DEFINED, BYTE = 4, 6  # SentencePiece.Type
 NEVER = -1e6  # log probability of entries into which no text is split
-Json = dict[str, Any]
 
 
 def write_tokenizer(
@@ -62,7 +61,7 @@ def write_tokenizer(
         write_json(folder / name, value)
 
 
-def _build(tokenizer: Tokenizer, symbols: list[str]) -> Json:
+def _build(tokenizer: Tokenizer, symbols: list[str]) -> dict[str, Any]:
     build = _BUILDERS.get(type(tokenizer))
     if build is None:
         raise UserError(f"a {type(tokenizer).__name__} cannot be exported; known: sentencepiece, GPT-2, white space")
@@ -73,7 +72,7 @@ def _build(tokenizer: Tokenizer, symbols: list[str]) -> Json:
         single="<s> $A </s>", pair="<s> $A </s> </s> $B:1 </s>:1", special_tokens=[start, end]
     )
     made.add_special_tokens([library.AddedToken(symbol, normalized=False) for symbol in ROLES.values()])
-    content: Json = json.loads(split_names(made.to_str(), ROLES))
+    content: dict[str, Any] = json.loads(split_names(made.to_str(), ROLES))
     return content
 
 
