@@ -129,7 +129,7 @@ fairseq-clear import roberta.base.tar.gz --dest roberta --gpt2-encoder-json enco
     def run(self) -> int:
         """Import the model; print notes and the comparison."""
         # fairseq takes seconds to import
-        from fairseq_clear.interop.importing import import_archive, import_encoder, import_hf, is_archive
+        from fairseq_clear.interop.importing import import_archive, import_hf, is_archive
 
         gpt2 = (self.gpt2_encoder_json, self.gpt2_vocab_bpe) if self.gpt2_encoder_json and self.gpt2_vocab_bpe else None
         if gpt2 is None and (self.gpt2_encoder_json or self.gpt2_vocab_bpe):
@@ -146,9 +146,8 @@ fairseq-clear import roberta.base.tar.gz --dest roberta --gpt2-encoder-json enco
         elif gpt2 is not None:
             raise UserError("--gpt2-encoder-json: belongs to fairseq's archives; a Hugging Face folder has its own")
         else:
-            convert = import_encoder if self.arch == "clear_hf" else import_hf
-            report = convert(self.source, self.dest, pooling=self.pooling, overwrite=self.overwrite)
-        print("\n".join(report.lines()))
+            report = import_hf(self.source, self.dest, arch=self.arch, pooling=self.pooling, overwrite=self.overwrite)
+        print("\n".join(report))
         return 0
 
 
@@ -157,8 +156,9 @@ class Merge(Command):
     """Mean the weights of two encoders of one architecture, such as one before and after refining.
 
     START and REFINED are local Hugging Face or sentence-transformers folders. DEST gets the weights
-    (1 - alpha) * START + alpha * REFINED in float32 as model.safetensors, and every other file of START. A merged encoder
-    keeps most of what refining gained, and loses less on other text (Wortsman et al. 2022).
+    (1 - alpha) * START + alpha * REFINED of the encoder, its MLM head and its pooler in float32 as model.safetensors, and every
+    other file of START. A merged encoder keeps most of what refining gained, and loses less on other text (Wortsman et al.
+    2022).
     """
 
     EXAMPLES: ClassVar[str] = """

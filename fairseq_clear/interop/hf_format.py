@@ -1,4 +1,4 @@
-"""Converts names, sizes and configuration between Hugging Face's BERT, RoBERTa and Longformer and clear_roberta.
+"""Converts models of transformers (BERT, RoBERTa and Longformer) to the weights and flags of clear_roberta, and back.
 
 All are post-norm Transformers. Apart from names they differ in three things: positions start at 0 in BERT and after the padding
 id in RoBERTa and Longformer; BERT adds an embedding of the segment; the rows of the vocabulary have another order. Longformer
@@ -6,27 +6,35 @@ has a window, and separate projections for tokens with global attention. clear_r
 gives ``<s>`` global attention.
 """
 
+import json
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.models.hf_encoder import CONFIG, HfSource, build_source
+from fairseq_clear.models.state_dicts import EMBEDDING, POSITIONS, SEGMENTS, VOCABULARY_ROWS
 from fairseq_clear.modules.window_attention import is_covered
 
-STACK = "encoder.sentence_encoder."
 HEAD_WEIGHT = "encoder.lm_head.weight"
-HEAD_ROWS = ("bias", "decoder.weight")  # parts of the MLM head with a row for each token
-LONGFORMER = "longformer"
+BERT, ROBERTA, LONGFORMER = "bert", "roberta", "longformer"
+IMPORTED = (BERT, ROBERTA, "xlm-roberta")
 OFFSET = 2  # rows of fairseq's position embedding before the first position: the padding id + 1
-WORDS = "embeddings.word_embeddings.weight"
-POSITIONS = "embeddings.position_embeddings.weight"
-SEGMENTS = "embeddings.token_type_embeddings.weight"
-LAYER = {
+# Parts of Hugging Face's names -> those of fairseq's, to be replaced in this order.
+NAMES = {
+    "cls.predictions.": "lm_head.",  # BERT's MLM head
+    "transform.LayerNorm": "layer_norm",
+    "transform.": "",
+    "lm_head.decoder.": "lm_head.",
+    "embeddings.word_embeddings": "embed_tokens",
+    "embeddings.position_embeddings": "embed_positions",
+    "embeddings.token_type_embeddings": "embed_positions.segments",
+    "embeddings.LayerNorm": "layernorm_embedding",
+    "encoder.layer.": "layers.",
+    "_global.": ".",  # Longformer's projections for tokens with global attention
     "attention.self.query": "self_attn.q_proj",
     "attention.self.key": "self_attn.k_proj",
     "attention.self.value": "self_attn.v_proj",
@@ -36,143 +44,108 @@ LAYER = {
     "output.dense": "fc2",
     "output.LayerNorm": "final_layer_norm",
 }
-
-
-@dataclass(frozen=True)
-class Kind:
-    """Names of the parts of a Hugging Face ``model_type``.
-
-    Attributes:
-        prefix: prefix of the encoder's names in a model with a head.
-        offset: number of rows of the position embedding before the first position.
-        head: prefix of the names of the MLM head.
-        dense, norm: names of the head's layer and LayerNorm.
-    """
-
-    prefix: str
-    offset: int
-    head: str
-    dense: str
-    norm: str
-
-
-_ROBERTA = Kind("roberta.", OFFSET, "lm_head.", "dense", "layer_norm")
-KINDS: dict[str, Kind] = {
-    "bert": Kind("bert.", 0, "cls.predictions.", "transform.dense", "transform.LayerNorm"),
-    "roberta": _ROBERTA,
-    "xlm-roberta": _ROBERTA,
-    LONGFORMER: replace(_ROBERTA, prefix="longformer."),
+# Settings of transformers -> those of clear_roberta.
+SETTINGS = {
+    "num_hidden_layers": "encoder_layers",
+    "hidden_size": "encoder_embed_dim",
+    "intermediate_size": "encoder_ffn_embed_dim",
+    "num_attention_heads": "encoder_attention_heads",
+    "layer_norm_eps": "layer_norm_eps",
+    "hidden_dropout_prob": "dropout",
+    "attention_probs_dropout_prob": "attention_dropout",
+}
+# Hugging Face's name of an activation -> fairseq's, and back; all but gelu and relu are GELU's tanh approximation.
+ACTIVATIONS = {"gelu": "gelu", "relu": "relu"}
+ACTIVATIONS |= dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), "gelu_accurate")
+THEIR_ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "gelu_accurate": "gelu_new", "gelu_fast": "gelu_new"}
+# Repositories on the hub of models whose usual name has no owner; None: an example for any other name.
+HUB = {
+    None: "google-bert/bert-base-uncased",
+    "bert-base-uncased": "google-bert/bert-base-uncased",
+    "roberta-base": "FacebookAI/roberta-base",
+    "distilroberta-base": "distilbert/distilroberta-base",
 }
 
 
-def kind_for(name: str, padding: int) -> Kind:
-    """Return the Kind of a model type. Longformer counts positions from its padding id, as RoBERTa's code does."""
-    return replace(KINDS[name], offset=padding + 1) if name == LONGFORMER else KINDS[name]
+def rename(name: str) -> str:
+    """Return fairseq's name of a tensor of a model of transformers, given without the prefix of its encoder."""
+    for theirs, ours in NAMES.items():
+        name = name.replace(theirs, ours)
+    return f"encoder.{name}" if name.startswith("lm_head.") else f"encoder.sentence_encoder.{name}"
 
 
-def encoder_names(layers: int) -> Iterator[tuple[str, str]]:
-    """Yield (Hugging Face's name, fairseq's name) of every tensor of the encoder except its embeddings, without prefix."""
-    for part in ("weight", "bias"):
-        yield f"embeddings.LayerNorm.{part}", f"{STACK}layernorm_embedding.{part}"
-        for layer in range(layers):
-            for theirs, ours in LAYER.items():
-                yield f"encoder.layer.{layer}.{theirs}.{part}", f"{STACK}layers.{layer}.{ours}.{part}"
+def named_model(source: HfSource) -> tuple[Any, dict[str, str]]:
+    """Return the model with its MLM head, or the encoder without one, and Hugging Face's name -> fairseq's of its tensors."""
+    model, prefix = source.base if source.head is None else source.head, f"{source.base.base_model_prefix}."
+    return model, {name: rename(name.removeprefix(prefix)) for name in model.state_dict()}
 
 
-def head_names(kind: Kind) -> Iterator[tuple[str, str]]:
-    """Yield (Hugging Face's name, fairseq's name) of the MLM head's tensors, except those with a row for each token."""
-    for part in ("weight", "bias"):
-        yield f"{kind.head}{kind.dense}.{part}", f"encoder.lm_head.dense.{part}"
-        yield f"{kind.head}{kind.norm}.{part}", f"encoder.lm_head.layer_norm.{part}"
-
-
-def from_hf(
-    weights: dict[str, Tensor], kind: Kind, layers: int, rows: Tensor, source: object
-) -> tuple[dict[str, Tensor], list[str]]:
-    """Convert the weights of a Hugging Face model to weights of clear_roberta.
+def from_hf(source: HfSource, rows: Tensor, folder: object) -> dict[str, Tensor]:
+    """Convert a model of transformers to weights of clear_roberta, with those of the MLM head if the model has one.
 
     Args:
-        weights, kind: Hugging Face's weights, and their names.
-        layers: number of blocks.
         rows: (V,) int64, for each of fairseq's ids its row in Hugging Face's vocabulary.
-        source: named in errors.
-
-    Returns:
-        The weights (with the MLM head's if the model has one), and the names of weights that were not used.
+        folder: named in errors.
 
     Raises:
-        UserError: a weight is missing, or the embedding has no row for a token of the tokenizer.
+        UserError: the embedding has no row for a token of the tokenizer.
     """
-    # The first releases of BERT named a LayerNorm's weight gamma and its bias beta.
-    old = {"gamma": "weight", "beta": "bias"}
-    names = {name: name.removeprefix(kind.prefix).rpartition(".") for name in weights}
-    theirs = {f"{part}{dot}{old.get(last, last)}": weights[name] for name, (part, dot, last) in names.items()}
-    left = set(theirs)
-
-    def take(name: str) -> Tensor:
-        if name not in theirs:
-            raise UserError(f"{source}: its weights lack {name}; is the folder complete, and is its model_type right?")
-        left.discard(name)
-        return theirs[name]
-
-    words = take(WORDS)
-    if int(rows.max()) >= len(words):
+    model, names = named_model(source)
+    theirs, size = model.state_dict(), source.base.config.vocab_size
+    if int(rows.max()) >= size:
         raise UserError(
-            f"{source}: its tokenizer gives a token the id {int(rows.max())}, but its embedding has {len(words)} rows; "
-            "tokenizer and weights belong to different models"
+            f"{folder}: its tokenizer gives a token the id {int(rows.max())}, but its embedding has {size} rows; tokenizer and "
+            "weights belong to different models"
         )
-    ours = {name: take(their_name) for their_name, name in encoder_names(layers)}
-    ours[STACK + "embed_tokens.weight"] = words[rows]
-    positions = take(POSITIONS)
-    head = torch.zeros(OFFSET, positions.shape[1]) if kind.offset != OFFSET else positions[:OFFSET]
-    positions = positions[kind.offset :]
-    types = take(SEGMENTS) if SEGMENTS in theirs else torch.zeros(1, positions.shape[1])
-    positions = positions + types[0]  # exact for texts of one segment
-    ours[STACK + "embed_positions.weight"] = torch.cat([head, positions])
-    bias, output = (f"{kind.head}{part}" for part in HEAD_ROWS)
-    if bias in theirs and f"{kind.head}{kind.dense}.weight" in theirs:
-        ours |= {name: take(their_name) for their_name, name in head_names(kind)}
-        ours["encoder.lm_head.bias"] = take(bias)[rows]
-        ours[HEAD_WEIGHT] = (take(output) if output in theirs else words)[rows]
-    return ours, sorted(left)
+    weights = {ours: theirs[name][rows] if ours in VOCABULARY_ROWS else theirs[name] for name, ours in names.items()}
+    segments, unused = weights.pop(SEGMENTS), 0 if source.base.config.model_type == BERT else OFFSET
+    positions = weights[POSITIONS][unused:] + segments[0]  # exact for texts of one segment
+    return weights | {POSITIONS: nn.functional.pad(positions, (0, 0, OFFSET, 0))}
 
 
-def to_hf(
-    weights: dict[str, Tensor], kind: Kind, layers: int, rows: Tensor, size: int, with_head: bool, is_tied: bool
-) -> dict[str, Tensor]:
-    """Convert fairseq's weights to weights of a Hugging Face model, or of its encoder; the inverse of from_hf.
+def to_hf(model: Any, ids: list[int], *, with_head: bool) -> HfSource:
+    """Convert a clear_roberta to a model of transformers, with the MLM head if ``with_head``; the inverse of from_hf.
 
-    ``AutoModel`` always builds a pooler, and initialises it at random if the weights lack it. The exported pooler is the
-    identity, so ``pooler_output`` is the tanh of the first token's state.
+    ``AutoModel`` always builds a pooler, and initialises it at random if the weights lack it. The pooler here is the identity,
+    so ``pooler_output`` is the tanh of the first token's state.
 
     Args:
-        weights, kind, layers, rows: fairseq's weights; else as for from_hf.
-        size: number of rows of Hugging Face's vocabulary; rows without a token of fairseq are 0.
-        with_head: also convert the MLM head; the names of the encoder then have its prefix.
-        is_tied: whether the output embedding of the head is the encoder's, so that it is left out.
+        ids: Hugging Face's id for each of fairseq's ids, without ``<del>``; the rows of other ids are 0.
+
+    Raises:
+        UserError: transformers has no such activation.
     """
-
-    def spread(name: str) -> Tensor:
-        """A tensor with a row for each token, in Hugging Face's order."""
-        value = weights[name]
-        return torch.zeros(size, *value.shape[1:]).index_copy(0, rows, value)
-
-    theirs = {name: weights[our_name] for name, our_name in encoder_names(layers)}
-    theirs[WORDS] = spread(STACK + "embed_tokens.weight")
-    positions = weights[STACK + "embed_positions.weight"]
-    width = positions.shape[1]
-    unused = positions.new_zeros(max(0, kind.offset - OFFSET), width)
-    theirs[POSITIONS] = torch.cat([unused, positions[max(0, OFFSET - kind.offset) :]])
-    # At least two rows, because tokenizers give the second text of a pair the segment 1.
-    theirs[SEGMENTS] = weights.get(STACK + "embed_positions.segments.weight", torch.zeros(2, width))
-    theirs["pooler.dense.weight"], theirs["pooler.dense.bias"] = torch.eye(width), torch.zeros(width)
-    if with_head:
-        theirs = {kind.prefix + name: value for name, value in theirs.items()}
-        theirs |= {name: weights[our_name] for name, our_name in head_names(kind)}
-        bias, output = (f"{kind.head}{part}" for part in HEAD_ROWS)
-        theirs[bias] = spread("encoder.lm_head.bias")
-        theirs |= {} if is_tied else {output: spread(HEAD_WEIGHT)}
-    return {name: value.contiguous().clone() for name, value in theirs.items()}
+    args, known, window, weights = model.args, model.encoder.dictionary, window_of(model), model.state_dict()
+    padding, size, width = ids[known.pad()], max(ids) + 1, args.encoder_embed_dim
+    kind = LONGFORMER if window else ROBERTA if padding == OFFSET - 1 else BERT
+    unused = 0 if kind == BERT else padding + 1  # rows of the position embedding before the first position
+    config = {
+        "model_type": kind,
+        "vocab_size": size,
+        "hidden_act": THEIR_ACTIVATIONS.get(args.activation_fn),
+        **{theirs: getattr(args, ours) for theirs, ours in SETTINGS.items()},
+        "max_position_embeddings": len(weights[POSITIONS]) - OFFSET + unused,
+        "type_vocab_size": max(2, args.segments),  # tokenizers give the second text of a pair the segment 1
+        "bos_token_id": ids[known.bos()],
+        "eos_token_id": ids[known.eos()],
+        "pad_token_id": padding,
+        "tie_word_embeddings": torch.equal(weights[HEAD_WEIGHT], weights[EMBEDDING]),
+        **({"attention_window": [window] * args.encoder_layers} if window else {}),
+    }
+    if config["hidden_act"] is None:
+        raise UserError(f"--activation-fn {args.activation_fn} of the checkpoint has no counterpart in transformers")
+    # The MLM heads of RoBERTa and Longformer always use GELU.
+    with_head = with_head and (kind == BERT or config["hidden_act"] == "gelu")
+    made = build_source(json.dumps({"config": config, "head": with_head, "pooler": True}), {})
+    for name in VOCABULARY_ROWS:
+        known_rows = weights[name][: len(ids)]
+        weights[name] = torch.zeros(size, *known_rows.shape[1:]).index_copy(0, torch.tensor(ids), known_rows)
+    weights[POSITIONS] = nn.functional.pad(weights[POSITIONS][OFFSET:], (0, 0, unused, 0))
+    weights.setdefault(SEGMENTS, torch.zeros(2, width))
+    target, names = named_model(made)
+    target.load_state_dict({name: weights[ours] for name, ours in names.items()})
+    made.pooler.load_state_dict({"dense.weight": torch.eye(width), "dense.bias": torch.zeros(width)})
+    return made
 
 
 def window_of(model: Any) -> int:
@@ -181,97 +154,39 @@ def window_of(model: Any) -> int:
     return 0 if is_covered(int(model.max_positions()), window) else window
 
 
-def _global_names(weights: dict[str, Tensor]) -> dict[str, str]:
-    """Name of each query, key and value projection of Longformer -> its name for tokens with global attention."""
-    pattern = re.compile(r"(.*\.attention\.self\.(?:query|key|value))\.(.*)")
-    found = {name: pattern.fullmatch(name) for name in weights}
-    return {name: f"{match[1]}_global.{match[2]}" for name, match in found.items() if match}
+def check_folder(folder: Path) -> None:
+    """Raise UserError if there is no folder with a config.json; for the name of a model on the hub, say how to get it."""
+    if not folder.is_dir():
+        repository = str(folder) if re.fullmatch(r"[\w.-]+/[\w.-]+", str(folder)) else HUB.get(str(folder), HUB[None])
+        name = repository.partition("/")[2]
+        raise UserError(
+            f"{folder}: no such folder; give a local Hugging Face folder, which is not downloaded here: on a machine with "
+            f"network run `hf download {repository} --local-dir {name}`, copy the folder {name} and give its path"
+        )
+    if not (folder / CONFIG).is_file():
+        raise UserError(f"{folder}: has no {CONFIG}, and no model.pt of fairseq either; give a folder of a model")
 
 
-def copy_to_global(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Add to Longformer's weights copies of the query, key and value projections, for tokens with global attention."""
-    return weights | {copy: weights[name].clone() for name, copy in _global_names(weights).items()}
-
-
-def global_attention(model: Any, ids: Tensor) -> dict[str, Tensor]:
-    """Return the arguments besides (B, T) ids with which a Hugging Face model equals clear_roberta: ``<s>`` is global."""
-    if model.config.model_type != LONGFORMER:
-        return {}
-    return {"global_attention_mask": (torch.arange(ids.shape[1]) == 0).long().expand(ids.shape[0], -1)}
-
-
-# Hugging Face's name of an activation -> fairseq's; all but gelu and relu are GELU's tanh approximation.
-ACTIVATIONS = {
-    "gelu": "gelu",
-    "gelu_new": "gelu_accurate",
-    "gelu_pytorch_tanh": "gelu_accurate",
-    "gelu_fast": "gelu_accurate",
-    "relu": "relu",
-}
-_BERT_EPS = 1e-12  # the default of Hugging Face's configurations
-
-
-def kind_of(config: dict[str, Any], path: Path) -> str:
-    """The ``model_type``, if it is one that can be imported exactly.
-
-    Raises:
-        UserError: another type, or a model with parts that fairseq's encoder does not have.
-    """
+def check_kind(config: dict[str, Any], path: Path) -> None:
+    """Raise UserError if the model of a config.json has another type, or parts that fairseq's encoder does not have."""
     kind = config.get("model_type")
-    if kind not in KINDS or kind == LONGFORMER:
-        names = ", ".join(name for name in KINDS if name != LONGFORMER)
+    if kind not in IMPORTED:
         raise UserError(
-            f"{path}: has model_type {kind!r}; {names} can be converted (also DistilRoBERTa and MiniLM); give --arch clear_hf, "
-            "which takes every encoder as it is"
+            f"{path}: has model_type {kind!r}; {', '.join(IMPORTED)} can be converted (also DistilRoBERTa and MiniLM); give "
+            "--arch clear_hf, which takes every encoder as it is"
         )
-    if config.get("position_embedding_type", "absolute") != "absolute":
-        raise UserError(
-            f"{path}: position_embedding_type {config['position_embedding_type']!r} has no counterpart in fairseq"
-        )
-    if config.get("is_decoder") or config.get("add_cross_attention"):
-        raise UserError(f"{path}: is a decoder; an encoder is needed")
-    if config.get("hidden_act", "gelu") not in ACTIVATIONS:
-        raise UserError(
-            f"{path}: hidden_act {config['hidden_act']!r} has no counterpart in fairseq; known: {', '.join(ACTIVATIONS)}"
-        )
+    for name, usual, known in (
+        ("position_embedding_type", "absolute", ("absolute",)),
+        ("hidden_act", "gelu", tuple(ACTIVATIONS)),
+    ):
+        if config.get(name, usual) not in known:
+            raise UserError(f"{path}: {name} {config[name]!r} has no counterpart in fairseq; known: {', '.join(known)}")
     padding = config.get("pad_token_id", 1)
-    if kind != "bert" and padding != 1:
+    if kind != BERT and padding != 1:
         raise UserError(f"{path}: pad_token_id {padding}: positions of a {kind} begin at 2, after padding's id 1")
-    return str(kind)
 
 
-def model_flags(config: dict[str, Any], positions: int, pooling: str, path: Path) -> dict[str, Any]:
-    """Return the flags of clear_roberta, by name without dashes, for a model with this configuration.
-
-    Args:
-        positions: number of positions.
-    """
-    try:
-        return {
-            "encoder-layers": int(config["num_hidden_layers"]),
-            "encoder-embed-dim": int(config["hidden_size"]),
-            "encoder-ffn-embed-dim": int(config["intermediate_size"]),
-            "encoder-attention-heads": int(config["num_attention_heads"]),
-            "activation-fn": ACTIVATIONS[config.get("hidden_act", "gelu")],
-            "layer-norm-eps": float(config.get("layer_norm_eps", _BERT_EPS)),
-            "dropout": float(config.get("hidden_dropout_prob", 0.1)),
-            "attention-dropout": float(config.get("attention_probs_dropout_prob", 0.1)),
-            "max-positions": positions,
-            "pooling": pooling,
-        }
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path}: lacks a usable {error}") from None
-
-
-def hf_activation(name: str) -> str:
-    """Return Hugging Face's name of an activation of fairseq.
-
-    Raises:
-        UserError: Hugging Face has no such activation.
-    """
-    names = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
-    if name == "gelu_fast":  # fairseq's old name
-        name = "gelu_accurate"
-    if name not in names:
-        raise UserError(f"--activation-fn {name} of the checkpoint has no counterpart in Hugging Face's encoders")
-    return names[name]
+def model_flags(config: Any, positions: int, pooling: str) -> dict[str, Any]:
+    """Return the flags of clear_roberta, by name without dashes, for a configuration of transformers."""
+    sizes = {ours.replace("_", "-"): getattr(config, theirs) for theirs, ours in SETTINGS.items()}
+    return {**sizes, "activation-fn": ACTIVATIONS[config.hidden_act], "max-positions": positions, "pooling": pooling}

@@ -5,32 +5,23 @@ import sys
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from fairseq.data import Dictionary
-from torch import Tensor
 
 from fairseq_clear import register
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import STOCK_POOLING, load_model
-from fairseq_clear.files import hash_file, versions, write_json
-from fairseq_clear.interop.hf_folders import CONFIG, read_hf_folder
-from fairseq_clear.interop.hf_format import (
-    HEAD_WEIGHT,
-    KINDS,
-    OFFSET,
-    from_hf,
-    kind_of,
-    model_flags,
-)
+from fairseq_clear.files import hash_file, read_json, versions, write_json
+from fairseq_clear.interop.hf_format import HEAD_WEIGHT, OFFSET, check_folder, check_kind, from_hf, model_flags
 from fairseq_clear.interop.parity import Parity, compare_hf, hf_ids
-from fairseq_clear.interop.stock import build_model, compare_stock, settings_of, write_checkpoint
+from fairseq_clear.interop.stock import CHECKPOINT, build_model, compare_stock, settings_of, write_checkpoint
 from fairseq_clear.models.clear_hf import ClearHfModel
-from fairseq_clear.models.clear_roberta import ClearRobertaModel
+from fairseq_clear.models.hf_encoder import CONFIG, read_source
 from fairseq_clear.models.state_dicts import EMBEDDING, POSITIONS
 from fairseq_clear.modules.pooling import parse_pooling
 from fairseq_clear.output_folder import output_folder, scratch_folder
@@ -41,109 +32,81 @@ from fairseq_clear.text.vocabulary import GPT2_NAMES, SPM_NAME, build_dictionary
 
 register()
 
-CHECKPOINT = "model.pt"
-ARCH, HF_ARCH = "clear_roberta", "clear_hf"
+ARCH = "clear_roberta"
 GPT2_FILES = "https://dl.fbaipublicfiles.com/fairseq/gpt2_bpe/{encoder.json,vocab.bpe}"
 
 
-@dataclass(frozen=True)
-class ImportReport:
-    """The folder that was written, the comparison with the imported model, and notes on what was left out or initialised."""
-
-    dest: Path
-    parity: Parity
-    notes: list[str]
-    arch: str = ARCH
-
-    def lines(self) -> list[str]:
-        """Lines to print."""
-        start = f"to start from it: --arch {self.arch} --encoder-from {self.dest}"
-        return [*self.notes, self.parity.summary(), f"wrote {self.dest}", start]
-
-
 def import_hf(
-    source: Path,
-    dest: Path,
-    *,
-    pooling: str | None = None,
-    overwrite: bool = False,
-) -> ImportReport:
-    """Convert a Hugging Face folder to ``dest``: ``model.pt``, ``dict.txt``, the tokenizer's files and ``clear.json``.
+    source: Path, dest: Path, *, arch: str = ARCH, pooling: str | None = None, overwrite: bool = False
+) -> list[str]:
+    """Make a checkpoint of a Hugging Face folder: ``model.pt``, ``dict.txt``, the tokenizer's files and ``clear.json``.
 
-    The other arguments are as the flags of ``fairseq-clear import``. ``dest`` is not written if an error occurs.
+    Returns lines to print; ``dest`` is not written if an error occurs.
+
+    Args:
+        arch: ``clear_roberta``, to which the weights are converted, or ``clear_hf``, which takes the encoder as it is.
+        pooling, overwrite: as the flags of ``fairseq-clear import``.
 
     Raises:
-        UserError: the model cannot be imported exactly.
+        UserError: transformers cannot load the folder, or the encoder cannot be imported exactly.
     """
-    config, theirs = read_hf_folder(source)
-    name = kind_of(config, source / CONFIG)
-    kind = KINDS[name]
+    check_folder(source)
     if pooling is not None:
         parse_pooling(pooling)
+    if arch == ARCH:
+        check_kind(read_json(source / CONFIG, kind=dict), source / CONFIG)
     stated, settings = read_modules(source, ignore_mode=pooling is not None)
     chosen = pooling or stated or STOCK_POOLING
-    notes = []
-    if pooling is None and stated is None:
-        notes.append(f"the folder has no pooling; {chosen} is used unless --pooling gives another")
     with output_folder(dest, overwrite) as temporary:
         tokenizer, dictionary = write_vocabulary(source, temporary)
-        check_case(source, tokenizer)
-        rows = torch.tensor(hf_ids(dictionary, tokenizer))
-        layers = int(config.get("num_hidden_layers", 0))
-        weights, left = from_hf(theirs, kind, layers, rows, source)
-        flags = model_flags(config, len(weights[POSITIONS]) - OFFSET, chosen, source / CONFIG)
-        parts = sorted({key.partition(".")[0] for key in left if not key.endswith(("position_ids", "decoder.bias"))})
-        if parts:
-            notes.append(f"left out, as clear_roberta has no such part: {', '.join(parts)}")
-        if int(config.get("type_vocab_size", 1)) > 1:
-            notes.append("segment 0 is added to the positions: exact for single texts")
-        has_own_output = HEAD_WEIGHT in weights and not torch.equal(weights[HEAD_WEIGHT], weights[EMBEDDING])
-        untied = {"untie-weights-roberta": True} if has_own_output else {}
-        cfg = settings_of(dest, "clear_lm", ARCH, {**flags, "projection-layers": 0, **untied})
-        if (settings.max_length or sys.maxsize) >= flags["max-positions"]:
-            settings = replace(settings, max_length=None)
-        cfg.model.sentence_settings = asdict(settings)
-        notes += _describe_settings(settings)
-        model = build_model(cfg, dictionary)
-        notes += _load(model, weights, source)
+        task = SimpleNamespace(source_dictionary=dictionary, folder=temporary)
+        if arch == ARCH:
+            model, cfg, notes = _convert(source, dest, task, tokenizer, chosen, settings)
+            if pooling is None and stated is None:
+                notes.append(f"the folder has no pooling; {chosen} is used unless --pooling gives another")
+        else:
+            flags = {"encoder-from": str(source), "projection-layers": 0, "pooling": chosen}
+            cfg, notes = settings_of(dest, "clear_lm", arch, flags), []
+            write_manifest(temporary, "hf", list(HF_NAMES), {"model_type": arch, "flags": {}})
+            model = ClearHfModel.build_model(cfg.model, task)
+            model.encoder.check()
+            cfg.model.encoder_from = None
+        notes += _describe_settings(SentenceSettings(**cfg.model.sentence_settings))
         write_checkpoint(temporary / CHECKPOINT, cfg, model.state_dict(), hash_file(temporary / DICTIONARY))
-        write_manifest(temporary, "hf", list(HF_NAMES), {"model_type": name, "flags": flags})
         parity = compare_hf(load_model(temporary / CHECKPOINT, temporary), tokenizer, source, chosen)
         parity.check()
-    return ImportReport(dest, parity, notes)
+    return _report(dest, parity, notes, arch)
 
 
-def import_encoder(source: Path, dest: Path, *, pooling: str | None = None, overwrite: bool = False) -> ImportReport:
-    """Make a checkpoint of clear_hf of a Hugging Face folder, in a folder as ``import_hf`` makes it. No weight is converted.
-
-    Raises:
-        UserError: transformers cannot load the folder, or the encoder is not one that clear_hf trains.
-    """
-    if not source.is_dir():
-        read_hf_folder(source)  # says how to get one
-    with output_folder(dest, overwrite) as temporary:
-        tokenizer, dictionary = write_vocabulary(source, temporary)
-        check_case(source, tokenizer)
-        given = {"pooling": pooling} if pooling else {}
-        cfg = settings_of(dest, "clear_lm", HF_ARCH, {"encoder-from": str(source), "projection-layers": 0, **given})
-        write_manifest(temporary, "hf", list(HF_NAMES), {"model_type": HF_ARCH, "flags": {}})
-        model = ClearHfModel.build_model(cfg.model, SimpleNamespace(source_dictionary=dictionary, folder=temporary))
-        model.encoder.check()
-        cfg.model.encoder_from = None
-        write_checkpoint(temporary / CHECKPOINT, cfg, model.state_dict(), hash_file(temporary / DICTIONARY))
-        chosen = str(cfg.model.pooling)
-        parity = compare_hf(load_model(temporary / CHECKPOINT, temporary), tokenizer, source, chosen)
-        parity.check()
-    return ImportReport(dest, parity, _describe_settings(SentenceSettings(**cfg.model.sentence_settings)), HF_ARCH)
+def _report(dest: Path, parity: Parity, notes: list[str], arch: str = ARCH) -> list[str]:
+    """Lines to print: what was left out or initialised, the comparison with the imported model, and what to do next."""
+    return [*notes, parity.summary(), f"wrote {dest}", f"to start from it: --arch {arch} --encoder-from {dest}"]
 
 
-def check_case(source: Path, tokenizer: HfTokenizer) -> None:
-    """Raise UserError if sentence-transformers puts texts into lower case and the tokenizer does not."""
-    if lower_cases(source) and tokenizer.encode("A B") != tokenizer.encode("a b"):
-        raise UserError(
-            f"{source}: do_lower_case is true, but its tokenizer keeps capital letters; set it to false in "
-            "sentence_bert_config.json, and put your texts into lower case yourself"
-        )
+def _convert(
+    source: Path, dest: Path, task: Any, tokenizer: HfTokenizer, pooling: str, settings: SentenceSettings
+) -> tuple[Any, Any, list[str]]:
+    """Return a clear_roberta with the weights of ``source``, its configuration, and notes on what differs; write clear.json."""
+    theirs = read_source(source, {})
+    config = theirs.base.config
+    weights = from_hf(theirs, torch.tensor(hf_ids(task.source_dictionary, tokenizer)), source)
+    flags = model_flags(config, len(weights[POSITIONS]) - OFFSET, pooling)
+    write_manifest(task.folder, "hf", list(HF_NAMES), {"model_type": config.model_type, "flags": flags})
+    has_own_output = not torch.equal(weights.get(HEAD_WEIGHT, weights[EMBEDDING]), weights[EMBEDDING])
+    untied = {"untie-weights-roberta": True} if has_own_output else {}
+    cfg = settings_of(dest, "clear_lm", ARCH, {**flags, "projection-layers": 0, **untied})
+    if (settings.max_length or sys.maxsize) >= flags["max-positions"]:
+        settings = replace(settings, max_length=None)
+    cfg.model.sentence_settings = asdict(settings)
+    model = build_model(cfg, task.source_dictionary)
+    model.load_state_dict(model.state_dict() | weights)
+    left = {".".join(name.split(".")[:2]) for name in theirs.unused} | ({"pooler"} if theirs.pooler else set())
+    notes = {
+        f"left out, as clear_roberta has no such part: {', '.join(sorted(left))}": bool(left),
+        "segment 0 is added to the positions: exact for single texts": config.type_vocab_size > 1,
+        "the folder has no head for masked language modelling; it is freshly initialised": theirs.head is None,
+    }
+    return model, cfg, [note for note, applies in notes.items() if applies]
 
 
 def write_manifest(folder: Path, kind: str, files: list[str], imported: dict[str, Any]) -> None:
@@ -156,20 +119,6 @@ def write_manifest(folder: Path, kind: str, files: list[str], imported: dict[str
         "versions": versions(),
     }
     write_json(folder / CLEAR_JSON, content)
-
-
-def _load(model: ClearRobertaModel, weights: dict[str, Tensor], source: Path) -> list[str]:
-    """Load the weights into the model; return a note if the folder has no MLM head, whose weights then stay initialised."""
-    own = model.state_dict()
-    wrong = [name for name, value in weights.items() if name not in own or own[name].shape != value.shape]
-    if wrong:
-        shape = tuple(weights[wrong[0]].shape)
-        raise UserError(f"{source}: its config.json does not fit its weights ({wrong[0]} is of shape {shape})")
-    model.load_state_dict({**own, **weights}, strict=True)
-    if HEAD_WEIGHT in weights:
-        return []
-    model.encoder.lm_head.bias.data.zero_()
-    return ["the folder has no head for masked language modelling; it is freshly initialised"]
 
 
 def _describe_settings(settings: SentenceSettings) -> list[str]:
@@ -188,10 +137,16 @@ def write_vocabulary(source: Path, folder: Path) -> tuple[HfTokenizer, Dictionar
         The tokenizer; and the dictionary with ``<mask>``, which fairseq's tasks add to the entries of the file.
 
     Raises:
-        UserError: there is no tokenizer, or it has tokens that a dict.txt cannot hold.
+        UserError: there is no tokenizer, or it has tokens that a dict.txt cannot hold; or sentence-transformers puts texts into
+            lower case and the tokenizer does not.
     """
     install_hf_tokenizer(source, folder)
     tokenizer = HfTokenizer.from_folder(folder)
+    if lower_cases(source) and tokenizer.encode("A B") != tokenizer.encode("a b"):
+        raise UserError(
+            f"{source}: do_lower_case is true, but its tokenizer keeps capital letters; set it to false in "
+            "sentence_bert_config.json, and put your texts into lower case yourself"
+        )
     dictionary = build_dictionary(tokenizer)
     dictionary.save(str(folder / DICTIONARY))
     if load_dictionary(folder / DICTIONARY).symbols != dictionary.symbols:
@@ -207,16 +162,12 @@ def is_archive(source: Path) -> bool:
 
 
 def import_archive(
-    source: Path,
-    dest: Path,
-    gpt2: tuple[Path, Path] | None = None,
-    *,
-    overwrite: bool = False,
-) -> ImportReport:
+    source: Path, dest: Path, gpt2: tuple[Path, Path] | None = None, *, overwrite: bool = False
+) -> list[str]:
     """Convert an archive, packed or unpacked, to the folder ``dest``.
 
     The archive has ``model.pt``, ``dict.txt`` and, for XLM-R, ``sentencepiece.bpe.model``. ``gpt2`` is ``encoder.json`` and
-    ``vocab.bpe``, which roberta.base's does not have. The other arguments are as the flags of ``fairseq-clear import``.
+    ``vocab.bpe``, which roberta.base's does not have. The other arguments, and what is returned, are as for ``import_hf``.
 
     Raises:
         UserError: a part is missing or damaged.
@@ -232,7 +183,7 @@ def import_archive(
         parity.check()
     pooling = loaded.model.args.pooling
     notes = [f"a stock RoBERTa checkpoint has no pooling; {pooling} is used unless --pooling gives another"]
-    return ImportReport(dest, parity, notes)
+    return _report(dest, parity, notes)
 
 
 def _copy_tokenizer(

@@ -1,6 +1,6 @@
 """Compares two encoders: the largest difference of their hidden states and embeddings on sample texts."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,16 +11,20 @@ from torch import Tensor
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import LoadedModel
-from fairseq_clear.interop.hf_format import global_attention
+from fairseq_clear.interop.hf_format import window_of
 from fairseq_clear.libraries import import_library, quiet_transformers
-from fairseq_clear.models.clear_hf import ClearHfModel
 from fairseq_clear.models.encoding import encode_texts, evaluating, read_tokens
+from fairseq_clear.models.hf_encoder import LOCAL, transformers_for
 from fairseq_clear.text.tokenizers import HfTokenizer, Tokenizer
 from fairseq_clear.tokens import Ragged
 
 TOLERANCE = 1e-4
-# Poolings that sentence-transformers also has. Here they are computed on Hugging Face's states, by separate code.
-POOLINGS = ("cls", "mean", "max")
+# Poolings that sentence-transformers also has, of the states (T, D) of one text; not by the code that they are compared with.
+POOLINGS: dict[str, Callable[[Tensor], Tensor]] = {
+    "cls": lambda states: states[0],
+    "mean": lambda states: states.mean(dim=0),
+    "max": lambda states: states.amax(dim=0),
+}
 SAMPLES = (
     "A man is playing a guitar.",
     "Is it, in fact, 3.5% (or $1,000,000) cheaper?",
@@ -62,58 +66,54 @@ class Parity:
             raise UserError(f"{self.summary()}; above {TOLERANCE:.0e}, so nothing was written{self.hint}")
 
 
-def name_texts(names: Iterable[str]) -> tuple[str, ...]:
-    """Texts with the names of special tokens in them, which an exported folder must read as plain text."""
-    return tuple(f"a {name} b{name.swapcase()}c{name}" for name in names)
-
-
 def compare_hf(
-    ours: LoadedModel,
-    tokenizer: Tokenizer,
-    folder: Path,
-    pooling: str,
-    *,
-    longest: int | None = None,
-    texts: Sequence[str] = SAMPLES,
+    ours: LoadedModel, tokenizer: Tokenizer, folder: Path, pooling: str, *, texts: Sequence[str] = SAMPLES
 ) -> Parity:
     """Compare a checkpoint with a Hugging Face folder as transformers loads it, tokenizers included.
 
     Args:
         ours, tokenizer: the checkpoint, and the tokenizer of its data folder.
         folder: folder with config.json, weights and tokenizer.
-        pooling: pooling of the embeddings.
-        longest: number of tokens to which both encoders cut texts (default: the model's positions).
+        pooling: pooling of the embeddings; the mean is compared in place of one that is not of the last layer.
         texts: texts to compare.
 
     Raises:
         UserError: a text is tokenized differently, or transformers cannot load the folder.
     """
     pooling = pooling if pooling in POOLINGS else "mean"
-    positions = longest or int(ours.model.max_positions())
-    names = hf_ids(ours.dictionary, tokenizer)
-    with quiet_transformers() as transformers:
-        try:
-            options = {"local_files_only": True, "trust_remote_code": False}
-            theirs = transformers.AutoModel.from_pretrained(str(folder), **options).float().eval()
-            their_tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), **options)
-        except (OSError, ValueError, RuntimeError, KeyError) as error:
-            raise UserError(f"{folder}: transformers cannot load it ({str(error).splitlines()[0]})") from None
-        rows = []
-        for text in texts:
-            row = read_tokens(ours.dictionary, tokenizer, text)
-            row = row if len(row) <= positions else [*row[: positions - 1], row[-1]]
-            expected = their_tokenizer(text, truncation=True, max_length=positions)["input_ids"]
-            if [names[index] for index in row] != expected:
-                raise UserError(
-                    f"{folder}: transformers tokenizes {text[:40]!r} differently ({len(expected)} tokens) than the "
-                    f"data folder's tokenizer ({len(row)}); nothing was written"
-                )
-            rows.append(row)
-        states = _largest_state_difference(ours, theirs, rows, names)
-        vectors, _ = encode_texts(ours.model, ours.dictionary, tokenizer, texts, pooling=pooling, max_length=positions)
-        expected_vectors = torch.stack([_their_vector(ours, theirs, row, names, pooling) for row in rows])
-    embeddings = (torch.from_numpy(vectors) - expected_vectors).abs().max().item()
+    names, positions, pad = hf_ids(ours.dictionary, tokenizer), int(ours.model.max_positions()), ours.dictionary.pad()
+    with transformers_for(folder) as transformers:
+        theirs = transformers.AutoModel.from_pretrained(str(folder), **LOCAL).float().eval()
+        their_tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), **LOCAL)
+    rows = []
+    for text in texts:
+        row = read_tokens(ours.dictionary, tokenizer, text)
+        row = row if len(row) <= positions else [*row[: positions - 1], row[-1]]
+        expected = their_tokenizer(text, truncation=True, max_length=positions)["input_ids"]
+        if [names[index] for index in row] != expected:
+            raise UserError(
+                f"{folder}: transformers tokenizes {text[:40]!r} differently ({len(expected)} tokens) than the "
+                f"data folder's tokenizer ({len(row)}); nothing was written"
+            )
+        rows.append(np.array(row))
+    tokens = torch.from_numpy(Ragged.of(rows).padded(pad))  # (B, T)
+    is_token, ids = tokens.ne(pad), torch.tensor(names)[tokens]
+    # in a Longformer of ours, <s> has global attention
+    marks = {"global_attention_mask": tokens.eq(ours.dictionary.bos()).long()} if window_of(ours.model) else {}
+    with evaluating(ours.model), quiet_transformers():
+        own = ours.model.hidden_states(tokens)
+        output = theirs(input_ids=ids, attention_mask=is_token.long(), output_hidden_states=True, **marks)
+    other = [*output.hidden_states[:-1], output.last_hidden_state]  # ModernBERT's last one may lack its final norm
+    states = compare_states(own, other, is_token)
+    vectors, _ = encode_texts(ours.model, ours.dictionary, tokenizer, texts, pooling=pooling, max_length=positions)
+    pooled = torch.stack([POOLINGS[pooling](last[row]) for last, row in zip(other[-1], is_token, strict=True)])
+    embeddings = (torch.from_numpy(vectors) - pooled).abs().max().item()
     return Parity(states, embeddings, f"transformers {transformers.__version__}, {pooling} pooling")
+
+
+def compare_states(own: Sequence[Tensor], other: Sequence[Tensor], is_token: Tensor) -> float:
+    """Return the largest difference of hidden states, (B, T, D) for each layer, except those of padding."""
+    return max((one - two)[is_token].abs().max().item() for one, two in zip(own, other, strict=True))
 
 
 def compare_sentence_transformers(
@@ -131,7 +131,6 @@ def compare_sentence_transformers(
     Args:
         normalized: whether the folder scales its vectors to length 1.
         dimension: number of dimensions that the folder keeps; None for all.
-        texts: texts to compare.
     """
     library = import_library("sentence_transformers")
     texts = [text.strip() for text in texts]  # as the library does before version 6
@@ -155,35 +154,3 @@ def hf_ids(dictionary: Any, tokenizer: Tokenizer) -> list[int]:
         return list(range(len(dictionary)))
     ids = tokenizer.ids()
     return [ids.get(symbol, -1) for symbol in dictionary.symbols]
-
-
-def _largest_state_difference(ours: LoadedModel, theirs: Any, rows: list[list[int]], names: list[int]) -> float:
-    """Largest difference over all layers and tokens of a padded batch, except the padding."""
-    pad = ours.dictionary.pad()
-    tokens = torch.from_numpy(Ragged.of([np.array(row) for row in rows]).padded(pad))  # (B, T)
-    is_token = tokens.ne(pad)
-    with evaluating(ours.model), torch.no_grad():
-        own = ours.model.hidden_states(tokens)
-        ids = torch.tensor(names)[tokens]
-        marks = {"attention_mask": is_token.long(), **_marks(ours, theirs, ids)}
-        output = theirs(input_ids=ids, **marks, output_hidden_states=True)
-        other = (*output.hidden_states[:-1], output.last_hidden_state)  # ModernBERT's last one may lack its final norm
-    if len(own) != len(other):
-        raise UserError(
-            f"{len(own)} layers of hidden states, but {len(other)} in the other model: these are different models"
-        )
-    return max((one - two)[is_token].abs().max().item() for one, two in zip(own, other, strict=True))
-
-
-def _marks(ours: LoadedModel, theirs: Any, ids: Tensor) -> dict[str, Tensor]:
-    """The arguments besides (B, T) ids with which the other model equals ours; clear_hf marks no token as global."""
-    return {} if isinstance(ours.model, ClearHfModel) else global_attention(theirs, ids)
-
-
-def _their_vector(ours: LoadedModel, theirs: Any, row: list[int], names: list[int], pooling: str) -> Tensor:
-    """Vector (D,) of one text by the Hugging Face model, unpadded."""
-    with torch.no_grad():
-        ids = torch.tensor([[names[index] for index in row]])
-        states = theirs(input_ids=ids, **_marks(ours, theirs, ids)).last_hidden_state[0]  # (T, D)
-    reduced: dict[str, Tensor] = {"cls": states[0], "mean": states.mean(dim=0), "max": states.max(dim=0).values}
-    return reduced[pooling]

@@ -7,7 +7,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import torch
 from fairseq import options
 from fairseq.data import Dictionary
@@ -21,7 +20,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import LoadedModel
 from fairseq_clear.files import hash_file
 from fairseq_clear.interop.hf_format import window_of
-from fairseq_clear.interop.parity import Parity
+from fairseq_clear.interop.parity import Parity, compare_states
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.models.encoder_stack import FAIRSEQ_EPS
 from fairseq_clear.models.encoding import evaluating
@@ -29,7 +28,6 @@ from fairseq_clear.models.state_dicts import BACKBONE, VOCABULARY_ROWS
 from fairseq_clear.modules.pooling import masked_mean
 from fairseq_clear.patches.checkpoint_files import read_checkpoint, save
 from fairseq_clear.text.data_folders import CLEAR_JSON, DICTIONARY, recorded_tokenizer
-from fairseq_clear.tokens import Ragged
 
 register()
 
@@ -100,25 +98,21 @@ def compare_stock(loaded: LoadedModel, checkpoint: Path, folder: Path, hint: str
     stock = RobertaModel.build_model(argparse.Namespace(**settings), task).eval()
     stock.load_state_dict(state["model"], strict=True)
     # one of them may have extended positions
-    positions = min(int(loaded.model.max_positions()), int(stock.max_positions()))
-    tokens = _draw_tokens(dictionary, positions)  # (B, T)
+    length = min(LENGTH, int(loaded.model.max_positions()), int(stock.max_positions()))
+    tokens = torch.randint(
+        dictionary.nspecial, len(dictionary), (ROWS, length), generator=torch.Generator().manual_seed(1)
+    )
+    tokens[:, 0] = dictionary.bos()
+    for row in range(ROWS):  # texts of different lengths
+        end = max(2, length // (row + 1))
+        tokens[row, end - 1], tokens[row, end:] = dictionary.eos(), dictionary.pad()
     is_token = tokens.ne(dictionary.pad())
     with evaluating(loaded.model), torch.no_grad():
         own = loaded.model.hidden_states(tokens)
         last, extra = stock.encoder.extract_features(tokens, return_all_hiddens=True)
-    other = [state.transpose(0, 1) for state in extra["inner_states"][:-1]] + [last]
-    states = max((one - two)[is_token].abs().max().item() for one, two in zip(own, other, strict=True))
+    other = [*(state.transpose(0, 1) for state in extra["inner_states"][:-1]), last]
     embeddings = (masked_mean(own[-1], is_token) - masked_mean(last, is_token)).abs().max().item()
-    return Parity(states, embeddings, "stock fairseq's roberta, mean pooling", hint)
-
-
-def _draw_tokens(dictionary: Dictionary, positions: int) -> Tensor:
-    """Draw token ids (B, T): rows of different lengths that begin with ``<s>`` and end with ``</s>``."""
-    draw = torch.Generator().manual_seed(1)
-    lengths = [max(1, min(LENGTH, positions - 2) // row) for row in range(1, ROWS + 1)]
-    inner = [torch.randint(dictionary.nspecial, len(dictionary), (length,), generator=draw) for length in lengths]
-    rows = [[dictionary.bos(), *row.tolist(), dictionary.eos()] for row in inner]
-    return torch.from_numpy(Ragged.of([np.array(row) for row in rows]).padded(dictionary.pad()))
+    return Parity(compare_states(own, other, is_token), embeddings, "stock fairseq's roberta, mean pooling", hint)
 
 
 def settings_of(data: Path, task: str, arch: str, flags: dict[str, Any]) -> Any:

@@ -1,7 +1,7 @@
 """Writes the tokenizer of a data folder as Hugging Face's ``tokenizer.json``: copied if it came from there, else built."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,9 @@ from fairseq_clear.text.tokenizers import (
 )
 
 SPACE = "\u2581"
-UNIGRAM, BPE, WORD, CHAR = 1, 2, 3, 4  # TrainerSpec.ModelType
+UNIGRAM, BPE = 1, 2  # TrainerSpec.ModelType
 USER_DEFINED, BYTE = 4, 6  # SentencePiece.Type
 NEVER = -1e6  # log probability of entries into which no text is split
-Json = dict[str, Any]
 
 
 def write_tokenizer(
@@ -62,7 +61,7 @@ def write_tokenizer(
         write_json(folder / name, value)
 
 
-def _build(tokenizer: Tokenizer, symbols: list[str]) -> Json:
+def _build(tokenizer: Tokenizer, symbols: list[str]) -> dict[str, Any]:
     build = _BUILDERS.get(type(tokenizer))
     if build is None:
         raise UserError(f"a {type(tokenizer).__name__} cannot be exported; known: sentencepiece, GPT-2, white space")
@@ -73,31 +72,46 @@ def _build(tokenizer: Tokenizer, symbols: list[str]) -> Json:
         single="<s> $A </s>", pair="<s> $A </s> </s> $B:1 </s>:1", special_tokens=[start, end]
     )
     made.add_special_tokens([library.AddedToken(symbol, normalized=False) for symbol in ROLES.values()])
-    content: Json = json.loads(split_names(made.to_str(), ROLES))
+    content: dict[str, Any] = json.loads(split_names(made.to_str(), ROLES))
     return content
 
 
 def _from_sentencepiece(library: Any, tokenizer: SentencePieceTokenizer, symbols: list[str]) -> Any:
-    model = read_model(Path(tokenizer.path))
-    missing = set(tokenizer.symbols()) - set(symbols)
-    if missing:
-        raise UserError(
-            f"{tokenizer.path}: {len(missing)} of its pieces, such as {min(missing)!r}, are not in dict.txt; only a "
-            "dictionary with all pieces, as `prepare` makes it, can be exported"
-        )
-    made = library.Tokenizer(_sentencepiece_model(library, model, symbols))
-    made.normalizer = library.normalizers.Sequence(_normalizers(library, model.normalizer_spec))
+    model = _read_model(Path(tokenizer.path))
+    _check_pieces(tokenizer.path, tokenizer.symbols(), symbols, "`prepare` makes it")
+    scores = {entry.piece: entry.score for entry in model.pieces}
+    bytes_too = model.trainer_spec.byte_fallback and any(entry.type == BYTE for entry in model.pieces)
+    if model.trainer_spec.model_type == UNIGRAM:
+        entries = [(symbol, 0.0 if symbol in ROLES.values() else scores.get(symbol, NEVER)) for symbol in symbols]
+        algorithm = library.models.Unigram(entries, unk_id=symbols.index("<unk>"), byte_fallback=bytes_too)
+    else:
+        numbers = {symbol: index for index, symbol in enumerate(symbols)}
+        options = {"unk_token": "<unk>", "fuse_unk": True, "byte_fallback": bytes_too}
+        algorithm = library.models.BPE(numbers, _merges(scores), **options)
+    made, spec = library.Tokenizer(algorithm), model.normalizer_spec
+    normalizers, decoders = library.normalizers, library.decoders
+    steps = [normalizers.Precompiled(spec.precompiled_charsmap)] if spec.precompiled_charsmap else []
+    if spec.remove_extra_whitespaces:
+        steps += [normalizers.Strip(), normalizers.Replace(library.Regex(" {2,}"), " ")]
+    made.normalizer = normalizers.Sequence(steps)
     made.pre_tokenizer = library.pre_tokenizers.Metaspace(
-        replacement=SPACE, prepend_scheme="always" if model.normalizer_spec.add_dummy_prefix else "never"
+        replacement=SPACE, prepend_scheme="always" if spec.add_dummy_prefix else "never"
     )
-    decoders = library.decoders
     made.decoder = decoders.Sequence(
         [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
     return made
 
 
-def read_model(path: Path) -> Any:
+def _check_pieces(path: object, pieces: Iterable[str], symbols: list[str], example: str) -> None:
+    if missing := set(pieces) - set(symbols):
+        raise UserError(
+            f"{path}: {len(missing)} of its pieces, such as {min(missing)!r}, are not in dict.txt; only a dictionary with all "
+            f"pieces, as {example}, can be exported"
+        )
+
+
+def _read_model(path: Path) -> Any:
     """Read the ``ModelProto`` of a sentencepiece ``.model`` file.
 
     Raises:
@@ -107,21 +121,10 @@ def read_model(path: Path) -> Any:
     proto.ParseFromString(path.read_bytes())
     trainer = proto.trainer_spec
     if trainer.model_type not in (UNIGRAM, BPE):
-        kind = {WORD: "word", CHAR: "char"}.get(trainer.model_type, trainer.model_type)
-        raise UserError(f"{path}: is a {kind} model; unigram and bpe can be exported")
+        raise UserError(f"{path}: is a word or char model; unigram and bpe can be exported")
     if trainer.treat_whitespace_as_suffix or any(piece.type == USER_DEFINED for piece in proto.pieces):
         raise UserError(f"{path}: has user-defined symbols or word-final space marks, which cannot be exported exactly")
     return proto
-
-
-def _sentencepiece_model(library: Any, model: Any, symbols: list[str]) -> Any:
-    scores = {entry.piece: entry.score for entry in model.pieces}
-    bytes_too = model.trainer_spec.byte_fallback and any(entry.type == BYTE for entry in model.pieces)
-    if model.trainer_spec.model_type == UNIGRAM:
-        entries = [(symbol, 0.0 if symbol in ROLES.values() else scores.get(symbol, NEVER)) for symbol in symbols]
-        return library.models.Unigram(entries, unk_id=symbols.index("<unk>"), byte_fallback=bytes_too)
-    vocabulary = {symbol: index for index, symbol in enumerate(symbols)}
-    return library.models.BPE(vocabulary, _merges(scores), unk_token="<unk>", fuse_unk=True, byte_fallback=bytes_too)
 
 
 def _merges(scores: dict[str, float]) -> list[tuple[str, str]]:
@@ -133,25 +136,12 @@ def _merges(scores: dict[str, float]) -> list[tuple[str, str]]:
     return [pair for _, pair in sorted(found, key=lambda entry: entry[0])]
 
 
-def _normalizers(library: Any, spec: Any) -> list[Any]:
-    normalizers = library.normalizers
-    steps = [normalizers.Precompiled(spec.precompiled_charsmap)] if spec.precompiled_charsmap else []
-    if spec.remove_extra_whitespaces:
-        steps += [normalizers.Strip(), normalizers.Replace(library.Regex(" {2,}"), " ")]
-    return steps
-
-
 def _from_gpt2(library: Any, tokenizer: Gpt2Tokenizer, symbols: list[str]) -> Any:
     encoder: dict[str, int] = json.loads(Path(tokenizer.path).read_text(encoding="utf-8"))
     lines = Path(tokenizer.vocab_bpe).read_text(encoding="utf-8").split("\n")[1:]
     merges = [tuple(line.split()) for line in lines if line.strip()]
     names = {str(index): token for token, index in encoder.items()}
-    missing = set(names) - set(symbols)
-    if missing:
-        raise UserError(
-            f"{tokenizer.path}: {len(missing)} of its ids, such as {min(missing)}, are not in dict.txt; only a "
-            "dictionary with all of them, as roberta.base's, can be exported"
-        )
+    _check_pieces(tokenizer.path, names, symbols, "roberta.base has it")
     vocabulary = {names.get(symbol, symbol): index for index, symbol in enumerate(symbols)}
     made = library.Tokenizer(library.models.BPE(vocabulary, merges))
     made.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +14,9 @@ from torch import Tensor, nn
 
 from fairseq_clear.errors import UserError, one_line
 from fairseq_clear.libraries import quiet_transformers
+from fairseq_clear.patches.checkpoint_files import unloadable
 
-__all__ = ["HfBackbone", "HfEncoder", "HfSource", "build_source", "read_source"]
+__all__ = ["CONFIG", "LOCAL", "HfBackbone", "HfEncoder", "HfSource", "build_source", "read_source", "transformers_for"]
 
 CONFIG = "config.json"
 SAME = 1e-4  # states that differ by less are the same up to rounding
@@ -28,10 +30,11 @@ class HfSource:
         base: the encoder, without pooler.
         head: the model with an MLM head around ``base``; None without one.
         pooler: BERT's pooler, which sentence vectors do not use; None without one.
+        unused: names of weights in the folder that belong to none of these.
     """
 
-    def __init__(self, base: Any, head: Any, pooler: nn.Module | None) -> None:
-        self.base, self.head, self.pooler = base, head, pooler
+    def __init__(self, base: Any, head: Any, pooler: nn.Module | None, unused: Sequence[str] = ()) -> None:
+        self.base, self.head, self.pooler, self.unused = base, head, pooler, unused
 
     def describe(self) -> str:
         """Return as JSON what ``build_source`` needs: the configuration, and which parts there are.
@@ -42,15 +45,38 @@ class HfSource:
         config["model_type"] = self.base.config.model_type
         return json.dumps({"config": config, "head": self.head is not None, "pooler": self.pooler is not None})
 
+    def save(self, folder: Path) -> None:
+        """Write config.json and model.safetensors by ``save_pretrained``.
+
+        Raises:
+            UserError: the weights cannot be written, such as on a full disk.
+        """
+        model, prefix = (self.base, "") if self.head is None else (self.head, f"{_name_of(self.head, self.base)}.")
+        weights = model.state_dict()
+        for name, value in {} if self.pooler is None else self.pooler.state_dict().items():
+            weights[f"{prefix}pooler.{name}"] = value
+        try:
+            with quiet_transformers():
+                model.save_pretrained(str(folder), state_dict=weights)
+        except OSError:
+            raise
+        except Exception as error:  # safetensors has its own type for errors of the file system
+            raise UserError(f"{folder}: cannot write the weights ({one_line(error)}); nothing was written") from None
+        for path in folder.glob("*.safetensors"):  # only their owner may read them
+            path.chmod((folder / CONFIG).stat().st_mode)
+
 
 @contextmanager
-def _told(what: object) -> Iterator[Any]:
+def transformers_for(what: object) -> Iterator[Any]:
     """Yield transformers; its errors become one line that begins with ``what``."""
     with quiet_transformers() as transformers:
         try:
             yield transformers
         except UserError:
             raise
+        except pickle.UnpicklingError as error:
+            remedy = "if you trust it, save its weights as safetensors"
+            raise unloadable(what, error, "folder of weights", "not a weight", remedy) from None
         except Exception as error:  # of several libraries
             raise UserError(f"{what}: transformers cannot load it ({one_line(error)})") from None
 
@@ -64,30 +90,32 @@ def read_source(folder: Path, settings: dict[str, Any]) -> HfSource:
     Raises:
         UserError: the folder is incomplete or damaged, needs code of its own, or holds no encoder.
     """
-    with _told(folder) as transformers:
+    with transformers_for(folder) as transformers:
         config = _configure(transformers.AutoConfig.from_pretrained(str(folder), **LOCAL), settings, folder)
         options = {**LOCAL, "config": config, "dtype": torch.float32, "output_loading_info": True}
         options |= {"ignore_mismatched_sizes": True}  # they are reported below, in one line
         options |= _attention(settings)
-        head = None
+        head, unread = None, []
         if type(config) in transformers.AutoModelForMaskedLM._model_mapping:
             head, info = transformers.AutoModelForMaskedLM.from_pretrained(str(folder), **options)
+            unread.append(set(info["unexpected_keys"]))
             prefix = f"{head.base_model_prefix}."
             if any(not name.startswith(prefix) for name in info["missing_keys"]):
                 head = None  # of a folder without one, it was initialised at random
         base, info = transformers.AutoModel.from_pretrained(str(folder), **options)
+        unread.append(set(info["unexpected_keys"]))
         missing = [name for name in info["missing_keys"] if "pooler" not in name.split(".")]
         wrong = [*missing, *(name for name, *_ in info.get("mismatched_keys") or ())]
         if wrong:
             raise UserError(f"{folder}: its weights do not fit its config.json ({wrong[0]})")
         has_pooler = getattr(base, "pooler", None) is not None and len(missing) == len(info["missing_keys"])
-        return _join(base, head, base.pooler if has_pooler else None)
+        return _join(base, head, base.pooler if has_pooler else None, sorted(set.intersection(*unread)))
 
 
 def build_source(described: str, settings: dict[str, Any]) -> HfSource:
     """Build a model with random weights as ``HfSource.describe`` describes it, or as a configuration of transformers does."""
     content = json.loads(described)
-    with _told("--encoder-config") as transformers:
+    with transformers_for("--encoder-config") as transformers:
         values = dict(content["config"])
         kind = values.pop("model_type", None)
         if kind is None:
@@ -102,12 +130,12 @@ def build_source(described: str, settings: dict[str, Any]) -> HfSource:
         return _join(base if head is None else head.base_model, head, pooler)
 
 
-def _join(base: Any, head: Any, pooler: nn.Module | None) -> HfSource:
+def _join(base: Any, head: Any, pooler: nn.Module | None, unused: Sequence[str] = ()) -> HfSource:
     """Take the encoder of the model with the MLM head, whose output embedding it may share."""
     encoder = base if head is None else head.base_model
     if getattr(encoder, "pooler", None) is not None:
         encoder.pooler = None  # every family checks for this
-    return HfSource(encoder, head, pooler)
+    return HfSource(encoder, head, pooler, unused)
 
 
 def _attention(settings: dict[str, Any]) -> dict[str, str]:
@@ -352,27 +380,22 @@ class HfEncoder(FairseqEncoder):
         return states
 
     def save(self, folder: Path, *, with_head: bool) -> None:
-        """Write config.json and model.safetensors by ``save_pretrained``, without the row of ``<del>``.
+        """Write the model, without the row of ``<del>``; see ``HfSource.save``.
 
         Args:
             with_head: also write the MLM head, if there is one. The pooler is written in both cases.
         """
         backbone = copy.deepcopy(self.backbone)
         base: Any = backbone.model
-        model, pooler = base, {}
+        head: Any = None
         if self.mlm_head is not None and with_head:
             stub = next(part for part in self.mlm_head.children() if isinstance(part, _Stub))
             memo = {id(p): q for p, q in zip(self.backbone.parameters(), backbone.parameters(), strict=True)}
             memo |= {id(stub): base}
-            model = copy.deepcopy(self.mlm_head, memo)
-            prefix = f"{_name_of(model, base)}.pooler."
-        else:
-            prefix = "pooler."
-        if self.pooler is not None:
-            pooler = {prefix + name: value for name, value in self.pooler.state_dict().items()}
+            head = copy.deepcopy(self.mlm_head, memo)
         if self.deleted:
-            model.resize_token_embeddings(self.rows)
-        model.save_pretrained(str(folder), state_dict={**model.state_dict(), **pooler})
+            (base if head is None else head).resize_token_embeddings(self.rows)
+        HfSource(base, head, self.pooler).save(folder)
 
 
 def _name_of(model: nn.Module, base: nn.Module) -> str:

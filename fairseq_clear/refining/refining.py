@@ -17,8 +17,9 @@ from fairseq_clear.evaluation.retrieval import Doubles
 from fairseq_clear.evaluation.retrieval_data import BASELINES, read_pairs, read_training_pairs
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.files import corpus_files, hash_file, read_json, write_json
-from fairseq_clear.interop.importing import CHECKPOINT, import_archive, import_encoder, is_archive
+from fairseq_clear.interop.importing import import_archive, import_hf, is_archive
 from fairseq_clear.interop.merging import merge_checkpoints
+from fairseq_clear.interop.stock import CHECKPOINT
 from fairseq_clear.libraries import import_library, log_level
 from fairseq_clear.models.pretrained_encoder import read_stated
 from fairseq_clear.output_folder import check_destination, output_folder
@@ -209,7 +210,8 @@ def _import_encoder(steps: Steps) -> tuple[Path, Path]:
         return source, source / CHECKPOINT
     arch = ("--arch", "clear_roberta" if is_archive(source) else "clear_hf")
     if steps.must_run("import the encoder", encoder, "fairseq-clear", "import", source, "--dest", encoder, *arch):
-        print(*(import_archive if is_archive(source) else import_encoder)(source, encoder).lines(), sep="\n")
+        report = import_archive(source, encoder) if is_archive(source) else import_hf(source, encoder, arch=arch[1])
+        print(*report, sep="\n")
     return encoder, encoder / CHECKPOINT
 
 

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_the_command_line_knows_the_formats() -> None:
-    from fairseq_clear.interop.exporting import LIBRARIES
+    from fairseq_clear.interop.model_card import LIBRARIES
 
     assert set(LIBRARIES) == set(FORMATS)
 

@@ -66,7 +66,7 @@ def test_training_starts_from_it(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("\n".join(sentences(120, seed=1)) + "\n")
     flags = ["--tokenizer-dir", str(tmp_path / "ours"), "--workers", "1", "--valid-share", "0.2"]
     assert main(["prepare", str(tmp_path / "text.txt"), "--dest", str(tmp_path / "bin"), *flags]) == 0
-    start = report.lines()[-1].removeprefix("to start from it: ").split()
+    start = report[-1].removeprefix("to start from it: ").split()
     common = [
         *("--user-dir", ROOT / "fairseq_clear", "--cpu", "--optimizer", "adam", "--lr", "0.001"),
         *("--max-update", "3"),
@@ -114,6 +114,6 @@ def test_minilm_scores_what_is_published(tmp_path: Path) -> None:
         ]
         assert main([*out, "--dest", str(tmp_path / form), "--scores", str(tmp_path / "sts.json")]) == 0
     (line,) = [
-        line for line in (tmp_path / "hf" / "README.md").read_text().splitlines() if "| model.pt | mean |" in line
+        line for line in (tmp_path / "hf" / "README.md").read_text().splitlines() if "| minilm/model.pt mean |" in line
     ]
     assert "| 86.72 |" in line

@@ -165,14 +165,18 @@ def test_a_difference_fails_and_writes_nothing(
     imported: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: str
 ) -> None:
     _, ours = imported
-    if spoil == "weights":
-        stock = exporting.to_hf
-        monkeypatch.setattr(exporting, "to_hf", lambda *args: {k: v + 1e-3 for k, v in stock(*args).items()})
-    elif spoil == "epsilon":
-        stock_config = exporting._config
-        monkeypatch.setattr(
-            exporting, "_config", lambda *args, **kwargs: {**stock_config(*args, **kwargs), "layer_norm_eps": 0.01}
-        )
+    stock = exporting.to_hf
+
+    def spoiled(*args, **kwargs):
+        made = stock(*args, **kwargs)
+        if spoil == "weights":
+            made.base.embeddings.word_embeddings.weight.data[:, 0] += 1e-2
+        else:
+            made.base.config.layer_norm_eps = 0.01
+        return made
+
+    if spoil != "tokens":
+        monkeypatch.setattr(exporting, "to_hf", spoiled)
     else:
         stock_writer = exporting.write_tokenizer
 
@@ -260,7 +264,7 @@ def test_segments_go_back(tmp_path: Path) -> None:
 
 
 def test_the_card_says_what_is_known(checkpoint: Path, data_bin: Path, tmp_path: Path, capsys) -> None:
-    rows = [{"label": "x/checkpoint.pt mean", "encoder": {"pooling": "mean"}, "scores": {"STS-B": 51.5}}]
+    rows = [{"label": "x/checkpoint.pt mean", "scores": {"STS-B": 51.5}}]
     report = {"command": "sts", "protocol": {"metric": "spearman"}, "columns": ["STS-B"], "rows": rows}
     (tmp_path / "sts.json").write_text(json.dumps(report))
     command = ["export", str(checkpoint), "--data-bin", str(data_bin), "--tokenizer", "whitespace", "--format", "hf"]
@@ -268,7 +272,7 @@ def test_the_card_says_what_is_known(checkpoint: Path, data_bin: Path, tmp_path:
     assert main([*command, str(tmp_path / "sts.json")]) == 0
     assert "largest difference to transformers" in capsys.readouterr().out
     card = (tmp_path / "hf" / "README.md").read_text()
-    for said in ("**mean** pooling", "`clear_nt_xent`", "| checkpoint.pt | mean | 51.50 |", "lr | `0.01`"):
+    for said in ("**mean** pooling", "`clear_nt_xent`", "| x/checkpoint.pt mean | 51.50 |", "lr | `0.01`"):
         assert said in card, said
     assert str(tmp_path) not in card and str(data_bin) not in card
     assert main([*command, str(tmp_path / "sts.json")]) == 2

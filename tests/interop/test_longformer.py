@@ -15,6 +15,7 @@ from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.interop import exporting
 from fairseq_clear.interop.exporting import export
 from fairseq_clear.interop.importing import import_hf
+from fairseq_clear.models.hf_encoder import HfSource
 from fairseq_clear.text.data_folders import load_tokenizer
 from fairseq_clear.text.tokenizers import WhitespaceTokenizer
 from tests.conftest import WORDS
@@ -79,7 +80,7 @@ def test_longformer_computes_the_same(long: Path, tmp_path: Path) -> None:
         others.append(torch.stack([state.mean(0) for state in their_states(tmp_path / "hf", TEXTS, **changes)]).numpy())
     assert all(np.abs(vectors - other)[0].max() > 1e-3 for other in others)
     card = (tmp_path / "hf" / "README.md").read_text()
-    assert "attention window 6" in card and "global_attention_mask=is_start" in card
+    assert "attention window 6" in card and 'inputs["global_attention_mask"] = ' in card
     config = json.loads((tmp_path / "hf" / "config.json").read_text())
     assert config["attention_window"] == [6, 6, 6]
     assert config["max_position_embeddings"] == 100 + config["pad_token_id"] + 1
@@ -104,17 +105,23 @@ def test_the_masked_language_model_goes_too(long: Path, tmp_path: Path) -> None:
 
 
 def test_a_wrong_export_is_noticed(long: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that forgets the second projections, or <s>, or counts the window otherwise."""
+    """One with other second projections, or another window."""
 
-    def spoil(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        made = copy_to_global(weights)
-        return {name: value * (2 if "key_global.weight" in name else 1) for name, value in made.items()}
+    to_hf = exporting.to_hf
 
-    copy_to_global, config = exporting.copy_to_global, exporting._config
-    doubled = lambda *args, **kwargs: {**config(*args, **kwargs), "attention_window": 12}  # noqa: E731
-    for name, wrong in (("copy_to_global", spoil), ("_config", doubled)):
+    def double_keys(*args: Any, **kwargs: Any) -> HfSource:
+        made = to_hf(*args, **kwargs)
+        made.base.encoder.layer[0].attention.self.key_global.weight.data *= 2
+        return made
+
+    def double_window(*args: Any, **kwargs: Any) -> HfSource:
+        made = to_hf(*args, **kwargs)
+        made.base.config.attention_window = [12, 12, 12]
+        return made
+
+    for wrong in (double_keys, double_window):
         with monkeypatch.context() as patch:
-            patch.setattr(exporting, name, wrong)
+            patch.setattr(exporting, "to_hf", wrong)
             with pytest.raises(UserError, match="nothing was written"):
                 export(long / "window.pt", long, tmp_path / "hf", "hf", load_tokenizer(long))
     assert list(tmp_path.iterdir()) == []

@@ -95,7 +95,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "missing": (lambda made: made, "no such folder"),
     "no weights": (
         lambda made: shutil.copytree(made.parent / "start", made, ignore=lambda *_: ["model.safetensors"]),
-        "has neither",
+        "other: transformers cannot load it",
     ),
 }
 

@@ -13,7 +13,7 @@ from fairseq_clear.cli.main import main
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.encoders import CachedEncoder
 from fairseq_clear.interop.exporting import export
-from fairseq_clear.interop.importing import import_encoder
+from fairseq_clear.interop.importing import import_hf
 from fairseq_clear.models.encoding import prompt_ids, read_tokens
 from fairseq_clear.tasks import validation_scores
 from fairseq_clear.text.data_folders import load_tokenizer
@@ -38,7 +38,7 @@ def folder_with(parent: Path, kind: str = "bert", pooling: str = "mean", *, pool
 
 
 def ours(source: Path, parent: Path) -> SentenceEncoder:
-    import_encoder(source, parent / "ours")
+    import_hf(source, parent / "ours", arch="clear_hf")
     return SentenceEncoder.from_pretrained(parent / "ours" / "model.pt", parent / "ours")
 
 
