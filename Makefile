@@ -14,7 +14,8 @@ TYPED := fairseq_clear/errors.py fairseq_clear/settings.py fairseq_clear/spec.py
          fairseq_clear/objectives fairseq_clear/modules fairseq_clear/text fairseq_clear/views fairseq_clear/data fairseq_clear/cli \
          fairseq_clear/refining
 
-.PHONY: help install check tables docs format test test-fast test-oldest test-mteb demo demo-scratch bench bench-peers wheelhouse clean test-slurm
+.PHONY: help install check tables docs format test test-fast test-oldest test-mteb demo demo-scratch bench bench-peers wheelhouse \
+        release-check clean test-slurm
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -76,6 +77,9 @@ bench-peers: install ## install the packages that bench compares with
 
 wheelhouse: install ## make wheels of all packages except torch and numpy, for a machine without a network
 	@scripts/wheelhouse.sh wheelhouse
+
+release-check: ## build sdist and wheel in dist, install the wheel in an empty environment, and run README's first training run from it
+	@PYTHON=$(PYTHON) scripts/release_check.sh
 
 clean: ## remove everything that the targets made, the environment included
 	rm -rf .venv demo build dist wheelhouse *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -50,7 +50,12 @@ _OF_64 = ("--batch-size", "64")
 SETTINGS |= {
     "titles of 64, false negatives masked": ("titles", 40, 128, (*_OF_64, "--false-negatives", "guide:margin=0.1")),
     **{
-        f"titles of 64, with {name}": ("titles", 40, 128, (*_OF_64, "--mix", f"{{folder}}/data-bin:4,{{folder}}/{name}:1"))
+        f"titles of 64, with {name}": (
+            "titles",
+            40,
+            128,
+            (*_OF_64, "--mix", f"{{folder}}/data-bin:4,{{folder}}/{name}:1"),
+        )
         for name in ("sentences", "neighbors")
     },
 }
