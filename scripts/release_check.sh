@@ -19,7 +19,7 @@ commands() {
 mkdir "$work/source"
 git ls-files -z | tar --null -T - -c | tar -x -C "$work/source"
 "$python" -m venv "$work/tools"
-"$work/tools/bin/python" -m pip install -q build twine
+"$work/tools/bin/python" -m pip install -qq build twine
 rm -rf dist
 "$work/tools/bin/python" -m build --outdir dist "$work/source" >"$work/build.log" 2>&1 || { tail -n 30 "$work/build.log" >&2; fail "the build failed"; }
 wheels=(dist/*.whl)

@@ -176,7 +176,7 @@ def _check_format(loaded: LoadedModel, form: str, pooling: str) -> None:
 def _save_hf(model: ClearHfModel, tokenizer: Tokenizer, symbols: list[str], folder: Path, *, with_head: bool) -> None:
     """As ``_write_hf``, for a model of transformers."""
     model.encoder.save(folder, with_head=with_head)
-    has_segments = getattr(model.backbone.model.config, "type_vocab_size", 0) > 1
+    has_segments = getattr(model.encoder.backbone.model.config, "type_vocab_size", 0) > 1
     write_tokenizer(tokenizer, symbols, folder, text_length(model), has_segments=has_segments)
 
 

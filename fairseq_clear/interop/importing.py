@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fairseq_clear import register
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.checkpoints import STOCK_POOLING, load_model
+from fairseq_clear.evaluation.checkpoints import load_model
 from fairseq_clear.files import hash_file, versions, write_json
 from fairseq_clear.interop.hf_folders import CONFIG, read_hf_folder
 from fairseq_clear.interop.hf_format import (
@@ -31,6 +31,7 @@ from fairseq_clear.interop.parity import Parity, compare_hf, hf_ids
 from fairseq_clear.interop.stock import build_model, compare_stock, settings_of, write_checkpoint
 from fairseq_clear.models.clear_hf import ClearHfModel
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
+from fairseq_clear.models.pretrained_encoder import STOCK_POOLING
 from fairseq_clear.models.state_dicts import EMBEDDING, POSITIONS
 from fairseq_clear.modules.pooling import parse_pooling
 from fairseq_clear.output_folder import output_folder, scratch_folder
