@@ -8,13 +8,9 @@ BIN := .venv/bin
 BENCHES ?=
 # Folder of the packages that benchmarks compare with, separate from .venv.
 PEERS := build/bench-peers
-# The modules that are type-checked; most of them do not need fairseq.
-TYPED := fairseq_clear/errors.py fairseq_clear/settings.py fairseq_clear/spec.py fairseq_clear/files.py fairseq_clear/output_folder.py \
-         fairseq_clear/distributed.py fairseq_clear/tokens.py fairseq_clear/seeding.py fairseq_clear/augmentations \
-         fairseq_clear/objectives fairseq_clear/modules fairseq_clear/text fairseq_clear/views fairseq_clear/data fairseq_clear/cli \
-         fairseq_clear/refining
 
-.PHONY: help install check tables docs format test test-fast test-oldest test-mteb demo demo-scratch bench bench-peers wheelhouse clean test-slurm
+.PHONY: help install check tables docs format test test-fast test-oldest test-mteb demo demo-scratch bench bench-peers wheelhouse \
+        release-check clean test-slurm
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -48,10 +44,10 @@ test-slurm: install ## test scripts/slurm on a temporary Slurm of this machine; 
 	@if [ "$$(id -u)" -ne 0 ]; then echo "test-slurm: skipped: not root"; else OMP_NUM_THREADS=1 scripts/slurm/local_cluster.sh --install \
 	  $(BIN)/python -m pytest -rs tests/scripts/test_slurm_real.py; fi
 
-check: install ## check style, types of the pure layers, import directions, published tables, shell scripts
+check: install ## check style, types, import directions, published tables, shell scripts
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
-	@$(BIN)/mypy $(TYPED)
+	@$(BIN)/mypy fairseq_clear
 	@$(BIN)/python -m pytest tests/test_layers.py
 	@$(BIN)/python scripts/check_tables.py
 	@$(BIN)/python scripts/write_tables.py --check
@@ -76,6 +72,9 @@ bench-peers: install ## install the packages that bench compares with
 
 wheelhouse: install ## make wheels of all packages except torch and numpy, for a machine without a network
 	@scripts/wheelhouse.sh wheelhouse
+
+release-check: ## build sdist and wheel in dist, install the wheel in an empty environment, and run README's first training run from it
+	@PYTHON=$(PYTHON) scripts/release_check.sh
 
 clean: ## remove everything that the targets made, the environment included
 	rm -rf .venv demo build dist wheelhouse *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 README = (ROOT / "README.md").read_text()
 DOCS = ROOT / "docs"
 SITE = sorted(DOCS.rglob("*.md"))
-OTHERS = [ROOT / "README.md", *sorted(ROOT.glob("examples/**/*.md")), *sorted(ROOT.glob("scripts/*/README.md"))]
+OTHERS = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("examples/**/*.md")), *sorted(ROOT.glob("scripts/*/README.md"))]
 PAGES = [*OTHERS, ROOT / "tests" / "faults" / "README.md", *SITE]
 BASH = re.compile(r"^( *)```bash\n(.*?)^ *```", flags=re.M | re.S)
 EVERY_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -98,8 +98,9 @@ PROGRAMS = {
         *("--requeue", "--open-mode", "--signal", "--gres", "--wrap", "--dependency", "-N", "-n", "-G"),
     },
     "srun": {"--ntasks", "--kill-on-bad-exit"},
-    "pip": {"--no-build-isolation", "--no-deps", "-e"},
+    "pip": {"--no-build-isolation", "--no-deps", "-e", "--extra-index-url", "--force-reinstall"},
     "hf": {"--local-dir"},
+    "docker": {"-t", "-v", "--build-arg", "--rm", "--gpus"},
     "tensorboard": {"--logdir"},
     "curl": {"-L"},
     "nice": {"-n"},

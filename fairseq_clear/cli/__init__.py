@@ -61,4 +61,5 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "doctor:Doctor",
         "show versions, devices, compiled parts and patches of fairseq, for a bug report; status 1 if something is wrong",
     ),
+    "user-dir": ("doctor:UserDir", "print the folder of the installed package, for --user-dir of fairseq-train"),
 }

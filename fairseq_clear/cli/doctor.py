@@ -1,4 +1,4 @@
-"""``fairseq-clear doctor``: checks an installation and prints what a bug report needs."""
+"""``fairseq-clear doctor`` and ``user-dir``: check an installation for a bug report, and print its folder."""
 
 import json
 import os
@@ -6,6 +6,7 @@ import platform
 import warnings
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any, ClassVar
 
 from fairseq_clear import register
@@ -50,6 +51,19 @@ fairseq-clear doctor --json > doctor.json"""
         report = diagnose()
         print(json.dumps(report, indent=1) if self.json else as_text(report))
         return int(bool(report["problems"]))
+
+
+@dataclass(kw_only=True)
+class UserDir(Command):
+    """Print the folder of the installed package: --user-dir takes a path, and this one is right in every working directory."""
+
+    EXAMPLES: ClassVar[str] = """
+fairseq-train data-bin --user-dir "$(fairseq-clear user-dir)" --task clear_lm ..."""
+
+    def run(self) -> int:
+        """Print the path."""
+        print(Path(__file__).resolve().parent.parent)
+        return 0
 
 
 def as_text(report: dict[str, Any]) -> str:

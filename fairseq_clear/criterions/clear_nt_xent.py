@@ -25,7 +25,7 @@ DIRECTIONS = ChoiceEnum(["both", "one"])
 class ClearNTXentConfig(MaskingConfig, InBatchConfig):
     """Settings of ``clear_nt_xent``."""
 
-    directions: DIRECTIONS = setting(
+    directions: DIRECTIONS = setting(  # type: ignore[valid-type]
         "both: every view is a query, and all other views of the batch are its candidates (SimCLR, CLEAR: 2N - 2 "
         "negatives); one: only the anchors are queries, and only the positives are candidates (SimCSE eq. 1: N - 1 "
         "negatives)",

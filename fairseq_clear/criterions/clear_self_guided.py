@@ -25,7 +25,7 @@ class ClearSelfGuidedConfig(InBatchConfig):
     objective: str = setting(
         "sg: NT-Xent; opt1, opt2, opt3: its three simplifications (section 3.2); sg-opt is opt3", "sg-opt"
     )
-    guide_pooling: ChoiceEnum(GUIDE_POOLINGS) = setting(
+    guide_pooling: ChoiceEnum(GUIDE_POOLINGS) = setting(  # type: ignore[valid-type]
         "p: pooling of the guide's hidden states to one vector per layer (for SentEval: mean)", "max"
     )
     guide_layers: str = setting(
@@ -71,7 +71,7 @@ class ClearSelfGuidedCriterion(InBatchCriterion):
     def view_inputs(self, views: Views) -> dict[str, Any]:
         """Anchors go to the tuned encoder, positives to the frozen one."""
         tokens, lengths, texts = views.tokens, views.lengths, views.texts
-        inputs = {"views": tokens[:texts], "view_lengths": lengths[:texts]}
+        inputs: dict[str, Any] = {"views": tokens[:texts], "view_lengths": lengths[:texts]}
         inputs |= {"frozen_texts": tokens[texts:], "frozen_lengths": lengths[texts:]}
         if not self.takes_every_layer:
             inputs["layer_draw"] = views.draw.repeat_interleave(inputs["frozen_texts"].shape[0] // texts)

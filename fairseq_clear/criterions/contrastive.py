@@ -63,7 +63,7 @@ class ContrastiveConfig(MaskedLmConfig):
         "number of lowest layers that are not trained: 1 freezes the embeddings (layer 0; Self-Guided), 2 also block 1",
         0,
     )
-    anchor_mlm: ANCHOR_MLM = setting(
+    anchor_mlm: ANCHOR_MLM = setting(  # type: ignore[valid-type]
         "with --views span and an MLM: joint masks the anchors that are embedded, in one pass, as DeCLUTR's code "
         "does; separate masks copies of them. The paper only says that the losses are summed (section 3.2)",
         "separate",
@@ -200,6 +200,7 @@ class ContrastiveCriterion(FairseqCriterion):
         layouts = {} if views is None else self._layouts(views, batch.is_empty)
         call = _ModelCall(model, self._model_inputs(views))
         found: dict[str, Any] = {"ntokens": batch.tokens, "nsentences": batch.sentences}
+        loss: Any  # a Tensor at the end
         if self.needs.mlm:
             mlm_loss, sample_size = self._mlm(call, batch, sample)
             loss = mlm_loss if self.cfg.mlm_weight == 1 else self.cfg.mlm_weight * mlm_loss
@@ -315,7 +316,7 @@ class InBatchConfig(ContrastiveConfig):
     temperature: float = setting(
         "tau > 0 divides the cosine (CLEAR eq. 1; CLEAR states no value, this is ours; SimCSE, DeCLUTR: 0.05)", 0.1
     )
-    negatives: NEGATIVES = setting(
+    negatives: NEGATIVES = setting(  # type: ignore[valid-type]
         "which texts are negatives: batch, the texts of this worker's batch; global, the texts of all workers", "global"
     )
     keep_duplicates: bool = setting(

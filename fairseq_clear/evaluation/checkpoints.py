@@ -116,7 +116,8 @@ def _read(path: Path) -> tuple[dict[str, Any], argparse.Namespace]:
             state: dict[str, Any] = read_checkpoint(str(path))
         model = state["cfg"].model
         if OmegaConf.is_config(model):
-            model = argparse.Namespace(**OmegaConf.to_container(model, resolve=True))
+            settings: Any = OmegaConf.to_container(model, resolve=True)
+            model = argparse.Namespace(**settings)
     except UserError:
         raise
     except _DAMAGE as error:

@@ -5,6 +5,7 @@ import io
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -13,7 +14,8 @@ from typing import Any, TextIO
 import numpy as np
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import CorpusFile, check_output_file, read_whole_lines, record_text, sync_folder
+from fairseq_clear.evaluation.retrieval import search
+from fairseq_clear.files import CorpusFile, check_output_file, read_whole_lines, record_text, sync_folder, write_whole
 from fairseq_clear.models.encoding import EncodingCounts, Floats
 from fairseq_clear.shared_work import Workers, open_work
 
@@ -21,6 +23,8 @@ __all__ = ["EmbedReport", "Sentences", "check_output", "read_sentences", "scan_s
 
 BLOCK = 10_000  # sentences that are sorted by length and encoded together
 FORMATS = (".npy", ".jsonl")
+LARGEST = {"float16": float(np.finfo(np.float16).max), "int8": float(np.finfo(np.float32).max)}
+SAMPLE, QUERIES, DEPTH = 10_000, 1_000, 10  # rows that measure what a smaller type changes, and neighbours of a query
 
 # encodes the texts of a block: their vectors (n, D), and their counts
 Encode = Callable[[list[str]], tuple[Floats, EncodingCounts]]
@@ -28,17 +32,18 @@ Encode = Callable[[list[str]], tuple[Floats, EncodingCounts]]
 
 @dataclass(frozen=True)
 class EmbedReport:
-    """Counts of all texts, and the dimension of their vectors."""
+    """Counts of all texts, the dimension of their vectors, and what a smaller type changes, in words."""
 
     counts: EncodingCounts
     dimension: int
+    loss: str = ""
 
     def summary(self) -> str:
         """The report in one line."""
         counts = self.counts
         return (
             f"{counts.sentences:,} sentences, dimension {self.dimension}; {counts.truncated:,} cut at the model's length; "
-            f"{counts.unknown_share:.2%} unknown tokens; {counts.padding_share:.1%} padding"
+            f"{counts.unknown_share:.2%} unknown tokens; {counts.padding_share:.1%} padding{self.loss}"
         )
 
 
@@ -79,11 +84,17 @@ def scan_sentences(path: Path, text_field: str = "text") -> Sentences:
     return Sentences(count, digest.hexdigest())
 
 
-def check_output(path: Path, overwrite: bool) -> None:
-    """Raise UserError if the suffix is unknown, the folder is missing, or the file exists and ``overwrite`` is off."""
+def scales_file(output: Path) -> Path:
+    """Return the file of the scales of an int8 file, a float32 array (D,): the vectors are ``int8 array * scales``."""
+    return output.with_suffix(".scales.npy")
+
+
+def check_output(path: Path, overwrite: bool, dtype: str = "float32") -> None:
+    """Raise UserError if the suffix is unknown, the folder is missing, or a file exists and ``overwrite`` is off."""
     if path.suffix not in FORMATS:
         raise UserError(f"--output {path}: unknown suffix; give {' or '.join(FORMATS)}")
-    check_output_file(path, overwrite)
+    for file in (path, scales_file(path)) if dtype == "int8" else (path,):
+        check_output_file(file, overwrite)
 
 
 def read_blocks(
@@ -126,10 +137,12 @@ def write_array(
     workers: Workers,
     overwrite: bool = False,
     block: int = BLOCK,
+    dtype: str = "float32",
 ) -> EmbedReport:
-    """Write the vectors to a (sentences, dimension) float32 array. The workers share the blocks; a killed call can be resumed.
+    """Write the vectors to a (sentences, dimension) array. The workers share the blocks; a killed call can be resumed.
 
-    The file has the same bytes for any number of workers on devices of one kind.
+    The file has the same bytes for any number of workers on devices of one kind. Blocks are kept as float32, and worker 0
+    converts them at the end: the scales of int8 depend on all vectors.
 
     Args:
         output: the ``.npy`` file, which worker 0 puts in place when all blocks are done.
@@ -142,9 +155,10 @@ def write_array(
         workers: of the job.
         overwrite: discard finished blocks of other settings.
         block: number of texts that are encoded together.
+        dtype: float32; float16; or int8, with ``scales_file(output)``.
 
     Raises:
-        UserError: the input has changed since it was scanned, or as for ``open_work``.
+        UserError: the input has changed since it was scanned, a number does not fit the type, or as for ``open_work``.
     """
     shape = (sentences.count, dimension)
     record = {**settings, "input": asdict(sentences), "dimension": dimension, "block": block}
@@ -163,12 +177,65 @@ def write_array(
                 _write_at(stream.fileno(), start + 4 * number * block * dimension, vectors)
                 work.finish(number, asdict(counts))
         workers.gather(None)
-        total = EncodingCounts()
+        total, loss = EncodingCounts(), ""
         if workers.rank == 0:
             total = sum((EncodingCounts(**counts) for counts in work.results()), total)
-            os.replace(array, output)
+            if dtype == "float32":
+                os.replace(array, output)
+            else:
+                loss = _convert(array, output, dtype)
+            if dtype != "int8" and overwrite:
+                scales_file(output).unlink(missing_ok=True)
             sync_folder(output.parent)
-    return EmbedReport(total, dimension)
+    return EmbedReport(total, dimension, loss)
+
+
+def _convert(array: Path, output: Path, dtype: str) -> str:
+    """Write the float32 ``array`` (N, D) as ``output`` of a smaller type; return the recall of a sample in words."""
+    peak = np.max([np.abs(rows).max(axis=0) for rows in _read_rows(array)], axis=0)  # (D,)
+    if not peak.max() <= LARGEST[dtype]:  # also NaN
+        raise UserError(f"--dtype {dtype}: a vector has a number of {peak.max():g}; check the encoder, or use float32")
+    scales = np.ones_like(peak)
+    if dtype == "int8":
+        scales = peak / np.float32(127)
+        scales[scales == 0] = 1
+
+    def pack(rows: Floats) -> Any:
+        return np.rint(rows / scales).astype(np.int8) if dtype == "int8" else rows.astype("<f2")
+
+    stored = np.load(array, mmap_mode="r")
+    other = write_whole(scales_file(output)) if dtype == "int8" else nullcontext()
+    with write_whole(output) as stream, other as file:
+        stream.write(_header(pack(stored[:1]).dtype.str, stored.shape))
+        for rows in _read_rows(array):
+            stream.write(pack(rows).data)
+        if file is not None:
+            np.save(file, scales, allow_pickle=False)
+            output.unlink(missing_ok=True)  # vectors are never next to the scales of others
+    sample = stored[np.linspace(0, len(stored) - 1, min(len(stored), SAMPLE)).astype(np.int64)]
+    recall, queries = _recall(sample, np.float32(pack(sample)) * scales)
+    return f"; {dtype}: recall@{DEPTH} {recall:.4f} against float32, {queries:,} queries among {len(sample):,} rows"
+
+
+def _recall(exact: Floats, changed: Floats) -> tuple[float, int]:
+    """Share of the nearest rows by cosine, itself left out, that rows (N, D) keep when all are changed; number of queries."""
+    queries = np.linspace(0, len(exact) - 1, min(len(exact), QUERIES)).astype(np.int64)
+    depth = min(DEPTH, len(exact) - 1)
+    kept = 0
+    first, second = (search(rows[queries], [rows], depth + 1).passages.tolist() for rows in (exact, changed))
+    for own, before, after in zip(queries.tolist(), first, second, strict=True):
+        one, other = ([row for row in found if row != own][:depth] for found in (before, after))
+        kept += len({*one} & {*other})
+    return kept / max(depth * len(queries), 1), len(queries)
+
+
+def _read_rows(array: Path) -> Iterator[Floats]:
+    """Yield the rows of a float32 file in blocks; not as a memory map, whose pages would count as memory of the process."""
+    with array.open("rb") as stream:
+        np.lib.format.read_magic(stream)
+        (count, dimension), _, dtype = np.lib.format.read_array_header_1_0(stream)
+        for begin in range(0, count, BLOCK):
+            yield np.fromfile(stream, dtype, min(BLOCK, count - begin) * dimension).reshape(-1, dimension)
 
 
 def _changed(path: Path) -> UserError:
@@ -177,17 +244,22 @@ def _changed(path: Path) -> UserError:
 
 def _allocate(array: Path, shape: tuple[int, int], *, is_new: bool) -> None:
     """Reserve the file, so that a full disk is found at once; UserError if it was removed from under finished blocks."""
-    header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
-    size = len(header.getvalue()) + 4 * shape[0] * shape[1]
+    header = _header("<f4", shape)
+    size = len(header) + 4 * shape[0] * shape[1]
     if array.exists() and array.stat().st_size == size:
         return
     if not is_new:
         raise UserError(f"{array}: was damaged after it was written; remove {array.parent} and rerun")
     with array.open("wb") as stream:
-        stream.write(header.getvalue())
+        stream.write(header)
         stream.flush()
         os.posix_fallocate(stream.fileno(), 0, size)
+
+
+def _header(dtype: str, shape: tuple[int, ...]) -> bytes:
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": dtype, "fortran_order": False, "shape": shape})
+    return header.getvalue()
 
 
 def _write_at(file: int, place: int, vectors: Floats) -> None:

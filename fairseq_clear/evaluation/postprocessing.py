@@ -187,7 +187,8 @@ class Flow(nn.Module):
     def initialise(self, x: Tensor, seed: int) -> None:
         """Draw permutations and weights, and initialise each ActNorm on the vectors (N, D) that reach it."""
         generator = torch.Generator().manual_seed(seed)
-        for number, (norm, coupling) in enumerate(zip(self.norms, self.couplings, strict=True)):
+        steps: Any = zip(self.norms, self.couplings, strict=True)
+        for number, (norm, coupling) in enumerate(steps):
             self.orders[number] = torch.randperm(self.dimension, generator=generator)
             coupling.initialise(generator)
             norm.initialise(x)

@@ -249,7 +249,7 @@ def evaluate_retrieval(
 def score_baseline(baseline: str, data: RetrievalData, *, seed: int = 0) -> Row:
     """Score TF-IDF or BM25, see ``retrieval_data.term_weights``."""
     ranked = search_terms(*term_weights(baseline, data.queries, data.passages), DEPTH + 1)
-    return _score(ranked, data, seed, BASELINES[baseline]["baseline"], BASELINES[baseline])
+    return _score(ranked, data, seed, str(BASELINES[baseline]["baseline"]), BASELINES[baseline])
 
 
 def _score(ranked: Numbers, data: RetrievalData, seed: int, label: str, encoder: Mapping[str, Any]) -> Row:

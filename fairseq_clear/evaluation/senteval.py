@@ -141,7 +141,9 @@ def _score(encoder: CachedEncoder, name: str, data: Data, classifiers: Classifie
         return Score(found.spearman, None, {"pearson": found.pearson})
     if not isinstance(data, TaskData):
         splits = {split: _regression_rows(encoder, part) for split, part in data.items()}
-        return fit_relatedness(**splits, seed=seed, where=f"{encoder.name}, {name}")
+        return fit_relatedness(
+            splits["train"], splits["dev"], splits["test"], seed=seed, where=f"{encoder.name}, {name}"
+        )
     settings = replace(classifiers, hidden=0) if name == "WordContent" else classifiers  # as SentEval does
     rows = {split: (_features(encoder, name, part), part.labels) for split, part in data.splits.items()}
     if "all" in rows:

@@ -71,8 +71,11 @@ def export(
             parities = [compare_hf(loaded, tokenizer, folder, chosen, texts=texts)]
         if form == "sentence-transformers":
             scales = _add_modules(loaded, folder, chosen, normalized=normalized, dimension=dimension)
-            options = {"normalized": scales, "dimension": dimension, "texts": texts}
-            parities.append(compare_sentence_transformers(loaded, tokenizer, folder, chosen, **options))
+            parities.append(
+                compare_sentence_transformers(
+                    loaded, tokenizer, folder, chosen, normalized=scales, dimension=dimension, texts=texts
+                )
+            )
         for parity in parities:
             parity.check()
         (folder / "README.md").write_text(card, encoding="utf-8")
@@ -131,7 +134,7 @@ def _write_hf(loaded: LoadedModel, tokenizer: Tokenizer, symbols: list[str], fol
     model: Any = loaded.model
     if isinstance(model, ClearHfModel):
         model.encoder.save(folder, with_head=with_head)
-        segments = getattr(model.backbone.model.config, "type_vocab_size", 0)
+        segments = getattr(model.encoder.backbone.model.config, "type_vocab_size", 0)
     else:
         ids = hf_ids(loaded.dictionary, tokenizer)[: len(symbols)]
         to_hf(model, ids, with_head=with_head).save(folder)

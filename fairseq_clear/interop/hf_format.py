@@ -144,6 +144,7 @@ def to_hf(model: Any, ids: list[int], *, with_head: bool) -> HfSource:
     weights.setdefault(SEGMENTS, torch.zeros(2, width))
     target, names = named_model(made)
     target.load_state_dict({name: weights[ours] for name, ours in names.items()})
+    assert made.pooler is not None  # asked for above
     made.pooler.load_state_dict({"dense.weight": torch.eye(width), "dense.bias": torch.zeros(width)})
     return made
 

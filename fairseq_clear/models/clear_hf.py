@@ -173,14 +173,15 @@ class ClearHfModel(TextModel, FairseqEncoderModel):
         Raises:
             UserError: ``layers`` is negative or greater than the number of layers, or the blocks share their weights.
         """
-        blocks, depth = self.backbone.layers, self.args.encoder_layers
+        backbone: Any = self.backbone
+        blocks, depth = backbone.layers, self.args.encoder_layers
         if not 0 <= layers <= depth + 1:
             raise UserError(f"--frozen-layers {layers}: give 0 to {depth + 1} (the embeddings and {depth} blocks)")
         if layers > 1 and not len(blocks):
             raise UserError(f"--frozen-layers {layers}: the blocks of this encoder share their weights; give 0 or 1")
         if not layers:
             return
-        model = self.backbone.model
+        model = backbone.model
         parts = dict(model.named_children())
         norms = [part for name, part in parts.items() if "norm" in name]  # ModernBERT's, after the last block
         above = (

@@ -20,7 +20,7 @@ from fairseq_clear.models.text_model import TextModel
 class ClearRobertaModel(TextModel, RobertaModel):
     """RobertaModel that also maps texts to vectors; sentence_prediction and hub code can use it as RobertaModel."""
 
-    def __init__(self, args: Any, encoder: nn.Module) -> None:
+    def __init__(self, args: Any, encoder: Any) -> None:
         super().__init__(args, encoder)
         adapt_encoder(encoder, eps=args.layer_norm_eps, segments=args.segments, window=args.attention_window)
         self.add_parts(encoder.dictionary.pad())

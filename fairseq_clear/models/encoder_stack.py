@@ -141,14 +141,14 @@ class WindowSelfAttention(nn.Module):
         """
         assert attn_mask is None, "the window is the mask"
         states = query.transpose(0, 1)  # (B, T, D)
-        heads = [
+        q, k, v = (
             project(states).unflatten(-1, (self.num_heads, self.head_dim))
             for project in (self.q_proj, self.k_proj, self.v_proj)
-        ]  # each (B, T, H, d)
+        )  # each (B, T, H, d)
         # fairseq's dropout module can also be active in evaluation
         drops = self.training or self.dropout_module.apply_during_inference
         dropout = self.dropout_module.p if drops else 0.0
-        attended = window_attention(*heads, self.window, key_padding_mask, dropout=dropout, masks=self.masks)
+        attended = window_attention(q, k, v, self.window, key_padding_mask, dropout=dropout, masks=self.masks)
         return self.out_proj(attended.flatten(2)).transpose(0, 1), None
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:

@@ -171,6 +171,7 @@ class HfBackbone(nn.Module):
         padding: the dictionary's id of the padding.
     """
 
+    model: Any  # some class of transformers
     ids: Tensor
 
     def __init__(self, model: nn.Module, ids: Tensor, padding: int) -> None:
@@ -208,7 +209,7 @@ class HfBackbone(nn.Module):
     @property
     def layers(self) -> nn.ModuleList:
         """The blocks; empty if they share their weights, as ALBERT's do."""
-        depth = int(self.model.config.num_hidden_layers)  # type: ignore[union-attr]
+        depth = int(self.model.config.num_hidden_layers)
         lists = (module for module in self.model.modules() if isinstance(module, nn.ModuleList))
         return next((blocks for blocks in lists if len(blocks) == depth > 0), nn.ModuleList())
 
@@ -220,7 +221,7 @@ class HfBackbone(nn.Module):
             if isinstance(rows, nn.Embedding):
                 # positions that skip the padding begin after its id
                 return rows.num_embeddings - (0 if rows.padding_idx is None else rows.padding_idx + 1)
-        return int(getattr(self.model.config, "max_position_embeddings", 0)) or 1 << 20  # type: ignore[union-attr]
+        return int(getattr(self.model.config, "max_position_embeddings", 0)) or 1 << 20
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "HfBackbone":
         """Keep buffers in float32. The frequencies of rotary positions, if they are rounded, give wrong phases."""
@@ -362,7 +363,7 @@ class HfEncoder(FairseqEncoder):
         with torch.no_grad():
             one, changed, long = (self._states(tokens)[0, :4] for tokens in (row, other, padded))
         self.train(was_training)
-        kind = self.backbone.model.config.model_type  # type: ignore[union-attr]
+        kind = self.backbone.model.config.model_type
         if not (one - long).abs().max() <= SAME * max(1.0, float(one.abs().max())):
             raise UserError(f"--arch clear_hf: the vectors of a {kind} change with the padding; choose another encoder")
         if torch.equal(one[0], changed[0]):

@@ -1,6 +1,6 @@
 """What every model of the plugin does: embed texts, predict masked tokens, and keep the frozen and the key encoder."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -39,6 +39,8 @@ class TextModel(nn.Module):
     """
 
     args: Any
+    encoder: Any  # fairseq has no types
+    max_positions: Callable[[], int]
     padding_idx: int
     projection_head: ProjectionHead
     frozen_encoder: FrozenEncoder | None

@@ -35,7 +35,7 @@ def allow_checkpoint_classes() -> None:
     fairseq < 0.10, such as roberta.base), and the same error for numpy scalars, which saved meters contain. All of these
     classes only hold data: loading them runs no code of the file.
     """
-    import_scalar = numpy.float64(0).__reduce__()[0]  # numpy.core.multiarray.scalar, moved in numpy 2
+    import_scalar: Any = numpy.float64(0).__reduce__()[0]  # numpy.core.multiarray.scalar, moved in numpy 2
     kinds = [type(numpy.dtype(kind)) for kind in (numpy.float64, numpy.float32, numpy.int64, numpy.int32)]
     torch.serialization.add_safe_globals([argparse.Namespace, import_scalar, numpy.dtype, *kinds])
 

@@ -48,7 +48,8 @@ def set_up(cfg: Any) -> None:
     is_first = distributed_utils.is_master(cfg.distributed_training)
     if "job_logging_cfg" in cfg:  # hydra's, which fairseq would apply later
         if is_first:
-            logging.config.dictConfig(OmegaConf.to_container(cfg.job_logging_cfg))
+            config: Any = OmegaConf.to_container(cfg.job_logging_cfg)
+            logging.config.dictConfig(config)
         with open_dict(cfg):
             del cfg.job_logging_cfg
     streams = [

@@ -25,7 +25,7 @@ from fairseq.tasks import TASK_REGISTRY
 from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf, open_dict
 from omegaconf.errors import ConfigKeyError, InterpolationKeyError
-from torch.multiprocessing import ProcessExitedException
+from torch.multiprocessing.spawn import ProcessExitedException
 
 from fairseq_clear import lifecycle
 from fairseq_clear.errors import UserError

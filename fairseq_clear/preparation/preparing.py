@@ -137,7 +137,7 @@ def _build(
         for name in names:
             _place(shard, name).mkdir(parents=True, exist_ok=True)
     kind, files = install_tokenizer(settings, folders[0], staged)
-    tokenizer = TOKENIZERS[kind](*(folders[0] / file for file in files))
+    tokenizer: Any = TOKENIZERS[kind](*(folders[0] / file for file in files))
     given = settings.given_dictionary
     dictionary = load_dictionary(given) if given else build_dictionary(tokenizer)
     counts = np.zeros(len(dictionary), np.int64)

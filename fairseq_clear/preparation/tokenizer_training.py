@@ -10,7 +10,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.preparation.prepare_settings import TokenizerSettings
 from fairseq_clear.preparation.staging import Staged
 from fairseq_clear.preparation.workers import worker_pool
-from fairseq_clear.text.tokenizers import Gpt2Tokenizer, HfTokenizer, SentencePieceTokenizer, Tokenizer
+from fairseq_clear.text.tokenizers import Gpt2Tokenizer, HfTokenizer, SentencePieceTokenizer
 from fairseq_clear.text.vocabulary import (
     GPT2_NAMES,
     SPM_NAME,
@@ -67,7 +67,7 @@ def cut_line(line: str) -> list[str]:
     """Cut a line into portions of at most 1,000 characters, at a space where there is one."""
     if 0 < len(line) <= TRAINER_LINE_CHARACTERS:
         return [line]
-    kept = {"expand_tabs": False, "replace_whitespace": False, "break_on_hyphens": False}
+    kept: dict[str, Any] = {"expand_tabs": False, "replace_whitespace": False, "break_on_hyphens": False}
     return textwrap.wrap(line, TRAINER_LINE_CHARACTERS, **kept)
 
 
@@ -88,7 +88,7 @@ def install_tokenizer(settings: TokenizerSettings, folder: Path, staged: Staged)
 
 def check_tokenizer_files(settings: TokenizerSettings) -> None:
     """Read the tokenizer files that the user names; raise UserError if one is missing or wrong."""
-    tokenizer: Tokenizer | None = None
+    tokenizer: SentencePieceTokenizer | Gpt2Tokenizer | HfTokenizer | None = None
     if settings.spm_model is not None:
         tokenizer = SentencePieceTokenizer(settings.spm_model)
     elif settings.gpt2_encoder_json is not None and settings.gpt2_vocab_bpe is not None:

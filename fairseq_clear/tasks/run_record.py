@@ -189,7 +189,8 @@ def _section(name: str, settings: Any) -> dict[str, Any]:
     registry = REGISTRIES.get(name, {}).get("dataclass_registry", {})
     fields = getattr(registry.get(kind), "__dataclass_fields__", {})
     own = {}
-    for key in OmegaConf.to_container(settings) if OmegaConf.is_config(settings) else vars(settings):
+    stored: Any = OmegaConf.to_container(settings) if OmegaConf.is_config(settings) else vars(settings)
+    for key in stored:
         default = getattr(fields.get(key), "default", None)
         is_copy = isinstance(default, str) and default.startswith("${") and (name != "lr_scheduler" or key == "lr")
         if key not in FREE.get(name, "").split() and not is_copy and not key.startswith("_"):

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 from fairseq.trainer import Trainer
@@ -10,6 +11,7 @@ from fairseq_clear import patches
 from fairseq_clear.cli import doctor
 from fairseq_clear.cli.main import main
 from fairseq_clear.patches import PATCHES, Patch, failures, original
+from tests.conftest import ROOT, run
 
 TRAIN_STEP = next(patch for patch in PATCHES if patch.target.endswith("Trainer.train_step"))
 
@@ -82,3 +84,8 @@ def test_a_library_that_does_not_load_is_the_only_problem(
     monkeypatch.setattr(doctor, "loading_error", lambda name: "gone" if name == "fairseq" else once(name))
     status, found = report(capsys)
     assert (status, found["problems"]) == (1, ["fairseq does not load: gone"])
+
+
+def test_the_folder_of_the_package_is_printed_in_any_folder(tmp_path: Path) -> None:
+    code = f"import sys; sys.path[:0] = [{str(ROOT)!r}]; from fairseq_clear.cli.main import main; main(['user-dir'])"
+    assert run(sys.executable, "-c", code, cwd=tmp_path, fresh=True).stdout == f"{ROOT / 'fairseq_clear'}\n"

@@ -66,6 +66,20 @@ def test_the_first_dimensions(source, tmp_path, flags, encoder, capsys):
     np.testing.assert_allclose([record["embedding"] for record in records], expected, atol=1e-6)
 
 
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float16", 2e-3), ("int8", 2e-2)])
+def test_smaller_types(source, tmp_path, flags, encoder, capsys, dtype, tolerance):
+    output = tmp_path / "out.npy"
+    assert main(["embed", str(source), *flags, "--output", str(output), "--dtype", dtype]) == 0
+    assert f"; {dtype}: recall@10 " in (said := capsys.readouterr().out) and said.count("\n") == 1
+    stored, expected = np.load(output), encoder.encode(TEXTS)
+    assert stored.dtype == dtype
+    scales = np.load(tmp_path / "out.scales.npy") if dtype == "int8" else 1
+    np.testing.assert_allclose(stored * scales, expected, atol=tolerance * np.abs(expected).max())
+    (tmp_path / "pairs.tsv").write_text("ba\tda\t1\nba\tke\t2\n")
+    reader = ["sts", "--encoder", str(output), "--sts-file", str(tmp_path / "pairs.tsv"), *flags[2:]]
+    rejected(capsys, reader, "out.npy")  # no command takes vectors for an encoder
+
+
 def test_texts_of_json_lines(tmp_path, flags, encoder, capsys):
     records = [{"text": "ba\nda"}, {"text": ""}, {"id": 3, "text": TEXTS[1]}]
     source, output = tmp_path / "in.jsonl.gz", tmp_path / "out.npy"
@@ -127,10 +141,13 @@ def test_mistakes_are_one_line_and_write_nothing(source, tmp_path, flags, capsys
     existing, fine, plain = tmp_path / "old.npy", [source, *flags], [source, *flags[:4]]
     existing.write_text("old")
     (tmp_path / "bad.txt").write_bytes(b"a\n\xff\n")
+    (tmp_path / "a.scales.npy").write_text("old")
     before = sorted(tmp_path.iterdir())
     for arguments, message in [
         ([*fine, "--output", existing], "exists already; add --overwrite"),
         ([*fine, "--output", tmp_path / "out.csv"], "unknown suffix"),
+        ([*fine, "--dtype", "int8", "--output", tmp_path / "out.jsonl"], "--dtype int8: needs --output FILE.npy"),
+        ([*fine, "--dtype", "int8", "--output", tmp_path / "a.npy"], "a.scales.npy: exists already; add --overwrite"),
         ([*fine, "--batch-size", "0"], "--batch-size 0: must be 1 or more"),
         ([*fine, "--dimension", "0"], "--dimension 0: must be 1 or more"),
         ([*fine, "--dimension", "33"], "--dimension 33: the vectors have 32 dimensions; give 1 to 32"),

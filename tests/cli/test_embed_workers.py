@@ -1,5 +1,6 @@
 """``fairseq-clear embed`` with several workers: the bytes of one, resuming after a kill, and one line for an error."""
 
+import io
 import os
 import random
 import shutil
@@ -84,6 +85,21 @@ def test_workers_write_the_bytes_of_one_process(count: int, whole: bytes, comman
     assert output.read_bytes() == whole and names(tmp_path) == ["out.npy"]
     assert ended[0].stdout.startswith(f"{LINES:,} sentences, dimension 32; 0 cut at the model's length; ")
     assert [worker.stdout for worker in ended[1:]] == [""] * (count - 1)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_int8_is_that_of_the_vectors_of_one_process(
+    count: int, whole: bytes, command: list[str], tmp_path: Path
+) -> None:
+    output = tmp_path / "out.npy"
+    ended = start(count, sys.executable, "-m", "fairseq_clear.cli", *command, str(output), "--dtype", "int8")
+    assert [worker.returncode for worker in ended] == [0] * count
+    assert names(tmp_path) == ["out.npy", "out.scales.npy"]
+    exact = np.load(io.BytesIO(whole))
+    scales = np.abs(exact).max(axis=0) / np.float32(127)
+    np.testing.assert_array_equal(np.load(tmp_path / "out.scales.npy"), scales)
+    np.testing.assert_array_equal(np.load(output), np.round(exact / scales))
+    assert "int8: recall@10 0.9" in ended[0].stdout and "1,000 queries among 10,000 rows" in ended[0].stdout
 
 
 @pytest.mark.parametrize(("count", "rank"), [(1, 0), (2, 0), (2, 1)])
