@@ -92,7 +92,7 @@ def main() -> None:
 
     def score(checkpoint: Path, row: Any, seed: int) -> dict[str, float]:
         if isinstance(row, Baseline):
-            return score_encoder(load_encoders([row.name])[0].encoder, arguments)
+            return score_encoder(load_encoders(row.name, [None])[0][1], arguments)
         found = score_encoder(SentenceEncoder.from_pretrained(checkpoint, data, pooling="mean"), arguments)
         by_cls = SentenceEncoder.from_pretrained(checkpoint, data, pooling="cls")
         found |= {f"{name}, CLS": value for name, value in sts(by_cls, arguments.sts, STS).items()}
