@@ -81,7 +81,7 @@ def main() -> None:
     for name, (ablation, batches) in own.items():
         updates = round(arguments.masked / (MASKED * length * BATCH * batches))
         overrides = [
-            *(f"task.data={data.resolve()}", f"+ablation={ablation}", f"model.encoder_layers={layers}"),
+            *(f"task.data={data.resolve()}", f"+ablation={ablation}", f"++model.encoder_layers={layers}"),
             *(f"++model.encoder_embed_dim={width}", f"++model.encoder_ffn_embed_dim={4 * width}"),
             *(f"++model.encoder_attention_heads={width // 64}", f"dataset.batch_size={BATCH}"),
             *schedule(updates, arguments.lr),
@@ -99,7 +99,8 @@ def main() -> None:
         return found | curve(checkpoint.parent, data, arguments.sts)
 
     found = measure(rows, arguments.seeds, arguments.output / "runs", score, arguments.results, arguments.size)
-    print(table(scores_of(found)), difference_table(scores_of(found), BASELINE), seconds(found), sep="\n\n")
+    scores = scores_of(found)
+    print(table(scores), difference_table(scores, BASELINE) if BASELINE in scores else "", seconds(found), sep="\n\n")
 
 
 def prepare(arguments: argparse.Namespace) -> Path:
