@@ -1,13 +1,14 @@
 r"""Equal seconds of training on the same cores and text, scored by queries that people judged: ours and sentence-transformers.
 
-    python examples/proof/measure.py --encoder all-MiniLM-L6-v2 --data SCIFACT CRANFIELD --output proof --seeds 1 2 3
+    python examples/proof/measure.py --encoder all-MiniLM-L6-v2 --data SCIFACT CRANFIELD --sts SentEval/data --output proof \
+        --seeds 1 2 3
 
 All rows start from the same encoder and read the documents of a collection in BEIR's layout for ``--seconds``: batches of 64
 pairs of at most 128 tokens, temperature 0.05, Adam(W) with the peak rate 5e-5 (TSDAE: 3e-5 and CLS pooling, as its authors
 advise), a tenth of the time to warm up, then linear to 0. Ours are the recipes of ``refine``; as fairseq's schedule counts
 updates, ten updates are timed first. The queries of the split ``test`` search all documents, cut to 256 tokens: nDCG@10 and
 MRR@10, x100, also for the merge of a half with the untouched encoder; "low" and "high" bound the difference of nDCG@10 from the
-untouched encoder, by a paired bootstrap over queries. A run that is in ``--results`` is not repeated.
+untouched encoder, by a paired bootstrap over queries. STS tasks are scored too. A run that is in ``--results`` is not repeated.
 """
 
 import argparse
@@ -32,6 +33,8 @@ from fairseq_clear import SentenceEncoder
 from fairseq_clear.evaluation.encoders import CachedEncoder
 from fairseq_clear.evaluation.retrieval import bootstrap, score_baseline, score_rankings, search
 from fairseq_clear.evaluation.retrieval_data import RetrievalData, read_beir
+from fairseq_clear.evaluation.sts import evaluate_sts, read_sts_tasks
+from fairseq_clear.evaluation.sts_data import StsData
 from fairseq_clear.interop.merging import merge_checkpoints, merge_folders
 from fairseq_clear.refining.refine_settings import RefineSettings
 from fairseq_clear.refining.refine_training import Training, train, training_flags
@@ -40,6 +43,7 @@ UNTOUCHED = "untouched"
 BATCH, LENGTH, RATE, TEMPERATURE, TIMED = 64, 128, 5e-5, 0.05, 10
 CONTEXT = 3  # sentences on each side of a cloze sentence, as --views cloze has
 NDCG, MRR = 1, 0  # columns of score_rankings
+STS = ("STS12", "STS14", "STS-B", "SICK-R-trial")
 Pairs = list[tuple[str, str]]
 Scores = dict[str, float]
 
@@ -207,11 +211,13 @@ def measure_collection(
         else:
             rows[name] = Theirs(NAMES[name], arguments.encoder, documents, arguments.seconds)
     data = read_beir(path, "test")
-    untouched = values_of(SentenceEncoder.from_pretrained(encoder / "model.pt", encoder), data)
+    similarities = read_sts_tasks(arguments.sts, STS)
+    start = CachedEncoder.of(SentenceEncoder.from_pretrained(encoder / "model.pt", encoder))
+    untouched = values_of(start, data)
 
     def score(checkpoint: Path, row: Any, seed: int) -> Scores:
         if isinstance(row, Untrained):
-            return means(untouched)
+            return means(untouched) | sts_of(start, similarities)
         merged = checkpoint.with_name(f"merged.{seed}{checkpoint.suffix}")
         if isinstance(row, Theirs):
             merge_folders(arguments.encoder, checkpoint, merged, 0.5, overwrite=True)
@@ -221,9 +227,11 @@ def measure_collection(
             load = partial(SentenceEncoder.from_pretrained, data_bin=encoder)
         found = {}
         for end, one in (("", checkpoint), (", merged", merged)):
-            values = values_of(load(one), data)
+            scored = CachedEncoder.of(load(one))
+            values = values_of(scored, data)
             low, high = bootstrap(values[:, NDCG : NDCG + 1] - untouched[:, NDCG : NDCG + 1], 1)
-            found |= {f"{name}{end}": value for name, value in means(values).items()}
+            all_scores = means(values) | sts_of(scored, similarities)
+            found |= {f"{name}{end}": value for name, value in all_scores.items()}
             found |= {f"low{end}": float(low[0]), f"high{end}": float(high[0])}
         return found
 
@@ -245,6 +253,11 @@ def values_of(encoder: Any, data: RetrievalData) -> np.ndarray:
     return 100 * score_rankings(ranked, data.relevant)
 
 
+def sts_of(encoder: CachedEncoder, similarities: Sequence[StsData]) -> Scores:
+    """Spearman's correlation of each task, x100."""
+    return {name: score.spearman for name, score in evaluate_sts(encoder, similarities).items()}
+
+
 def means(values: np.ndarray) -> Scores:
     """The two metrics of a table."""
     return {"nDCG@10": float(values[:, NDCG].mean()), "MRR@10": float(values[:, MRR].mean())}
@@ -255,6 +268,7 @@ def parse() -> argparse.Namespace:
     parser = make_parser(__doc__)
     parser.add_argument("--encoder", type=Path, required=True, help="sentence-transformers folder")
     parser.add_argument("--data", type=Path, nargs="+", required=True, help="folders in BEIR's layout")
+    parser.add_argument("--sts", type=Path, required=True, help="folder of STS12, STS14, STS-B and SICK")
     parser.add_argument("--rows", nargs="+", default=list(NAMES), choices=list(NAMES), help="default: all")
     parser.add_argument("--seconds", type=float, default=180, help="of each training")
     return parse_with_results(parser)
