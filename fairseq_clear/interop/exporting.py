@@ -71,11 +71,8 @@ def export(
             parities = [compare_hf(loaded, tokenizer, folder, chosen, texts=texts)]
         if form == "sentence-transformers":
             scales = _add_modules(loaded, folder, chosen, normalized=normalized, dimension=dimension)
-            parities.append(
-                compare_sentence_transformers(
-                    loaded, tokenizer, folder, chosen, normalized=scales, dimension=dimension, texts=texts
-                )
-            )
+            options: dict[str, Any] = {"normalized": scales, "dimension": dimension, "texts": texts}
+            parities.append(compare_sentence_transformers(loaded, tokenizer, folder, chosen, **options))
         for parity in parities:
             parity.check()
         (folder / "README.md").write_text(card, encoding="utf-8")
