@@ -242,7 +242,7 @@ def test_other_vocabularies(checkpoint, stock, data_bin, tmp_path):
 
 
 def test_other_mistakes(checkpoint, data_bin, tmp_path):
-    refuse(r"clear.json is missing: .* pass tokenizer=", checkpoint, data_bin, tokenizer=None)
+    refuse(r"clear.json is missing: .* pass a tokenizer", checkpoint, data_bin, tokenizer=None)
     refuse("there is no folder", checkpoint, tmp_path / "absent")
     refuse("has no dict.txt", checkpoint, tmp_path)
     refuse("pooling middle: no such pooling", checkpoint, data_bin, pooling="middle")
