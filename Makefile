@@ -70,8 +70,10 @@ bench-peers: install ## install the packages that bench compares with
 	@$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(PEERS) -r scripts/bench/requirements.txt
 	@command -v spm_encode >/dev/null || echo "bench-peers: spm_encode is not installed (Debian: apt-get install sentencepiece)"
 
+# The folder is named site-packages for dill, as that of test-mteb.
 proof: install bench-peers ## measure the tables of docs/correctness.md: ours and other libraries, ten minutes on two cores
-	@OMP_NUM_THREADS=1 $(BIN)/python -W ignore examples/proof/correctness.py --peers $(PEERS)
+	@$(BIN)/python -m pip install --quiet --no-deps --upgrade --target build/proof/site-packages -r examples/proof/requirements.txt
+	@OMP_NUM_THREADS=1 $(BIN)/python -W ignore examples/proof/correctness.py --peers $(PEERS) build/proof/site-packages
 
 wheelhouse: install ## make wheels of all packages except torch and numpy, for a machine without a network
 	@scripts/wheelhouse.sh wheelhouse

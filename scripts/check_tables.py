@@ -1,6 +1,6 @@
 """Compares the tables of README and of the examples with their JSON sources: ``python scripts/check_tables.py``.
 
-With ``--write``, tables of runs, of benchmarks and of proofs get the figures of the JSON. A comment above a table names its source:
+With ``--write``, tables of runs, benchmarks and proofs get the figures of the JSON. A comment above a table names its source:
 
 - ``<!-- figures: rows examples/demo/refine.json -->``: rows of lists of numbers, one per seed, of examples/demo/refine.py; with
   ``#NAME``, the value NAME of the JSON;
@@ -162,7 +162,7 @@ def write(path: Path, root: Path) -> None:
     lines = path.read_text(encoding="utf-8").splitlines()
     for number, above, rows in reversed(tables("\n".join(lines))):
         source = SOURCE.fullmatch(above)
-        rendered = source and rendered_table(source[1], source[2], root)
+        rendered = rendered_table(source[1], source[2], root) if source else None
         if rendered:
             lines[number - 1 : number + len(rows)] = rendered.splitlines()
         if source is None or source[1] != "runs":
@@ -220,16 +220,15 @@ def check(root: Path) -> list[str]:
             where = f"{path.relative_to(root)}:{line}"
             source = SOURCE.fullmatch(above)
             figures = sum(bool(FIGURE.match(cell)) for row in rows[1:] for cell in row[1:])
-            rendered = source and rendered_table(source[1], source[2], root)
-            if rendered:
+            rendered = rendered_table(source[1], source[2], root) if source else None
+            if source and rendered:
                 if tables(rendered)[0][2] != rows:
                     mistakes.append(f"{where}: differs from {source[2]}; run scripts/check_tables.py --write")
             elif source:
                 wanted = read(source[1], source[2], rows[0][0], root)
                 if wanted is None:
-                    mistakes.append(
-                        f"{where}: {above}: no such kind, file or table; kinds: {', '.join([*RENDERERS, 'rows', 'runs', *READERS])}"
-                    )
+                    kinds = ", ".join([*RENDERERS, "rows", "runs", *READERS])
+                    mistakes.append(f"{where}: {above}: no such kind, file or table; kinds: {kinds}")
                 else:
                     mistakes += [f"{where}: {wrong}" for wrong in compare(rows, wanted)]
             elif figures > FEW:

@@ -1,6 +1,6 @@
 """Correctness of contrastive training on two workers, after an interruption, and in half precision: ours and other libraries.
 
-    python examples/proof/correctness.py [--peers build/bench-peers] [--output examples/proof/correctness.json]
+    python examples/proof/correctness.py [--peers FOLDER ...] [--output examples/proof/correctness.json]
 
 Every library runs its own code on the same encoder, ``clear_roberta_tiny`` without dropout, and the same token batches, on gloo
 workers. Those of other libraries are wrapped in DistributedDataParallel, as their users do; ours is fairseq's Trainer. SimCSE's
@@ -18,8 +18,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -36,6 +37,7 @@ from check_tables import write  # noqa: E402
 from correctness_work import BATCH, BY_TEXT, COPY, KILLED, OURS, PML, QUEUES, TEXTS, THEIRS, error, make_data  # noqa: E402
 
 WORK, PAGE = Path(__file__).with_name("correctness_work.py"), ROOT / "docs" / "correctness.md"
+PEERS = [ROOT / "build" / "bench-peers", ROOT / "build" / "proof" / "site-packages"]
 LIMIT = 120  # seconds of a process
 ALONE = [list(range(32))]
 SHARES = {"16 + 16": [list(range(16)), list(range(16, 32))], "24 + 8": [list(range(24)), list(range(24, 32))]}
@@ -44,14 +46,15 @@ Row = dict[str, Any]
 Call = Callable[..., Any]  # run, with the folder of the packages
 
 
-def run(peers: Path, size: int, function: str, *arguments: Any) -> Any:
+def run(peers: Sequence[Path], size: int, function: str, *arguments: Any) -> Any:
     """What each of ``size`` workers returns of a function of correctness_work.py; a message if one fails."""
     print(function, *arguments[:1], f"({size})", flush=True)
-    needs_peers = function in ("train_theirs", "sampler") or any(str(one).startswith(PML) for one in arguments)
+    needs_peers = function in ("train_theirs", "sampler") or str(arguments[0]).startswith(PML)
+    path = os.pathsep.join(str(folder.resolve()) for folder in peers) if needs_peers else ""
     with tempfile.TemporaryDirectory() as folder:
         process = subprocess.Popen(
             [sys.executable, "-W", "ignore", str(WORK), json.dumps([size, folder, function, arguments])],
-            env={**os.environ, "PYTHONPATH": str(peers) if needs_peers else "", "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
             start_new_session=True, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         )  # fmt: skip
         try:
@@ -68,7 +71,8 @@ def run(peers: Path, size: int, function: str, *arguments: Any) -> Any:
 def message_of(said: str) -> str:
     """The first message of an exception, of C++ or of Python, in the output of a process."""
     found = re.findall(r"what\(\): +(.*)|^[\w.]*Error: (.*)", said, flags=re.M)
-    return re.sub(r"^\[enforce fail at [^]]*/([^/]+)\] ", r"\1: ", "".join(found[0])) if found else ""
+    message = re.sub(r"^\[enforce fail at [^]]*/([^/]+)\] ", r"\1: ", "".join(found[0])) if found else ""
+    return textwrap.shorten(message, 75, placeholder=" ...")
 
 
 # The tables
@@ -76,7 +80,8 @@ def message_of(said: str) -> str:
 
 def gradient_rows(call: Call, data: str) -> tuple[list[Row], list[Row]]:
     """Rows of the tables of gradients and of queues: 32 texts on two workers, compared with one worker."""
-    gradients, queues = [], []
+    gradients: list[Row] = []
+    queues: list[Row] = []
     for system in (*OURS, *THEIRS):
         row: Row = {"system": system}
         has_queue = system in QUEUES  # which 32 other texts fill first
@@ -183,7 +188,7 @@ def texts_of(folder: Path) -> tuple[int, dict[int, list[int]]]:
     return len(lines) - len(found), found
 
 
-def about(peers: Path) -> list[Row]:
+def about(peers: Sequence[Path]) -> list[Row]:
     """Rows of the table of versions and of the machine."""
     git = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, cwd=ROOT)
     cpu = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), flags=re.M)
@@ -191,7 +196,7 @@ def about(peers: Path) -> list[Row]:
     found |= {
         name: metadata.version(name) for name in ("torch", "fairseq-fixed", "sentence-transformers", "transformers")
     }
-    installed = {one.name: one.version for one in metadata.distributions(path=[str(peers)])}
+    installed = {one.name: one.version for one in metadata.distributions(path=[str(folder) for folder in peers])}
     found |= {name: installed.get(name, "not installed") for name in (PML[:-2], "accelerate", "datasets")}
     found["machine"] = f"{cpu[1] if cpu else platform.machine()}, {os.cpu_count()} cores, CPU only"
     return [{"what": name, "version": value} for name, value in found.items()]
@@ -200,14 +205,13 @@ def about(peers: Path) -> list[Row]:
 def main() -> None:
     """Measure, write the JSON and the tables of the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peers", type=Path, default=ROOT / "build" / "bench-peers", help="folder of make bench-peers")
+    parser.add_argument(
+        "--peers", type=Path, nargs="+", default=PEERS, help="folders of make bench-peers and make proof"
+    )
     parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".json"), help="the JSON file")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        # dill, which datasets uses, pickles modules by value unless their folder has this name.
-        peers = Path(temporary) / "site-packages"
-        peers.symlink_to(arguments.peers.resolve())
-        call, data = partial(run, peers), make_data(Path(temporary))
+        call, data = partial(run, arguments.peers), make_data(Path(temporary))
         tables = {"about": about(arguments.peers), "resume": resume_rows(call, data, Path(temporary))}
         tables |= {"half": half_rows(call), "equal": equal_rows(call, data)}
         drawn = call(1, "sampler", data)

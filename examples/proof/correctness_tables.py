@@ -16,7 +16,7 @@ def markdown(result: Mapping[str, Any], name: str) -> str:
         KeyError: there is no such table.
     """
     rows: Sequence[Mapping[str, Any]] = result["tables"][name]
-    head = list(max(rows, key=len))
+    head = max(map(list, rows), key=len)
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     lines += [f"| {' | '.join(cell(row.get(column)) for column in head)} |" for row in rows]
     return "\n".join(lines) + "\n"

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.multiprocessing.spawn import start_processes
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[1:1] = [str(ROOT), str(ROOT / "scripts" / "bench")]
@@ -125,7 +126,9 @@ THEIRS: dict[str, Callable[..., Compute]] = {
     f"{PML}NTXentLoss": metric_loss,
     f"{PML}CrossBatchMemory": partial(metric_loss, queue=True),
 }
-BY_TEXT = {f"{PML}NTXentLoss, equal texts labelled alike": partial(metric_loss, by_text=True)}
+BY_TEXT: dict[str, Callable[..., Compute]] = {
+    f"{PML}NTXentLoss, equal texts labelled alike": partial(metric_loss, by_text=True)
+}
 QUEUES = ("fairseq_clear, clear_moco", f"{PML}CrossBatchMemory")
 
 
@@ -154,7 +157,7 @@ def update(rank: int, system: str, data: str, steps: Sequence[Sequence[Sequence[
     if not ours:
         encoder = nn.Sequential(Encoder(model))
         wrapped = nn.parallel.DistributedDataParallel(encoder) if dist.is_initialized() else encoder
-        compute = {**THEIRS, **BY_TEXT}[system](encoder, wrapped, TEMPERATURE)
+        compute: Any = (THEIRS | BY_TEXT)[system](encoder, wrapped, TEMPERATURE)
     for shares in steps:
         batch = dataset.collater([dataset[row] for row in shares[rank]])
         if ours:
@@ -167,7 +170,7 @@ def update(rank: int, system: str, data: str, steps: Sequence[Sequence[Sequence[
     if model.key_queue is not None:
         found["queue"] = model.key_queue.keys[model.key_queue.is_written]
     elif system in QUEUES:
-        memory = compute.loss  # type: ignore[attr-defined]
+        memory = compute.loss
         found["queue"] = memory.embedding_memory[: memory.queue_idx]
     return found
 
@@ -266,7 +269,7 @@ def train_theirs(rank: int, data: str, folder: str, kill_before: int) -> dict[st
     start = Path(folder) / "start"
     torch.manual_seed(1)
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]").save_pretrained(start)
-    size = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512}
+    size: Any = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512}
     BertModel(BertConfig(vocab_size=len(words), **size)).save_pretrained(start)
     model: Any = SentenceTransformer(modules=[modules.Transformer(str(start)), modules.Pooling(WIDTH)], device="cpu")
 
@@ -340,7 +343,7 @@ def main() -> None:
         return work(0, size, folder, function, given)
     import steps  # noqa: F401  (once, before the workers are forked)
 
-    torch.multiprocessing.start_processes(work, (size, folder, function, given), nprocs=size, start_method="fork")
+    start_processes(work, (size, folder, function, given), nprocs=size, start_method="fork")
     return None
 
 
