@@ -9,7 +9,7 @@ BENCHES ?=
 # Folder of the packages that benchmarks compare with, separate from .venv.
 PEERS := build/bench-peers
 
-.PHONY: help install check tables docs format test test-fast test-oldest test-mteb demo demo-scratch bench bench-peers wheelhouse \
+.PHONY: help install check tables docs format test test-fast test-oldest test-mteb demo demo-scratch bench bench-peers proof wheelhouse \
         release-check clean test-slurm
 
 help: ## list the targets
@@ -69,6 +69,11 @@ bench: install ## measure speed compared with other libraries: build/bench.json 
 bench-peers: install ## install the packages that bench compares with
 	@$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(PEERS) -r scripts/bench/requirements.txt
 	@command -v spm_encode >/dev/null || echo "bench-peers: spm_encode is not installed (Debian: apt-get install sentencepiece)"
+
+# The folder is named site-packages for dill, as that of test-mteb.
+proof: install bench-peers ## measure the tables of docs/correctness.md: ours and other libraries, ten minutes on two cores
+	@$(BIN)/python -m pip install --quiet --no-deps --upgrade --target build/proof/site-packages -r examples/proof/requirements.txt
+	@OMP_NUM_THREADS=1 $(BIN)/python -W ignore examples/proof/correctness.py --peers $(PEERS) build/proof/site-packages
 
 wheelhouse: install ## make wheels of all packages except torch and numpy, for a machine without a network
 	@scripts/wheelhouse.sh wheelhouse

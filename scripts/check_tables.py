@@ -1,6 +1,6 @@
 """Compares the tables of README and of the examples with their JSON sources: ``python scripts/check_tables.py``.
 
-With ``--write``, tables of runs and of benchmarks get the figures of the JSON. A comment above a table names its source:
+With ``--write``, tables of runs, benchmarks and proofs get the figures of the JSON. A comment above a table names its source:
 
 - ``<!-- figures: rows examples/demo/refine.json -->``: rows of lists of numbers, one per seed, of examples/demo/refine.py; with
   ``#NAME``, the value NAME of the JSON;
@@ -9,6 +9,7 @@ With ``--write``, tables of runs and of benchmarks get the figures of the JSON. 
   first cell of the table is "minus ROW", its cells are differences from ROW, paired by seed, with standard errors. A column
   "average" is the mean of a run's scores;
 - ``<!-- figures: bench scripts/bench/results.json -->``: all rows of an output of scripts/bench;
+- ``<!-- figures: proof examples/proof/correctness.json#gradient -->``: a table of examples/proof/correctness.py;
 - ``<!-- figures: report sts.json -->``: a report of fairseq-clear.
 
 A table of measured numbers without a comment is an error. The exit status is 1 if anything differs.
@@ -22,14 +23,16 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from statistics import mean, stdev
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "examples"))
-sys.path.append(str(ROOT / "scripts" / "bench"))
+sys.path += [str(ROOT / "scripts" / "bench"), str(ROOT / "examples" / "proof")]
+import correctness_tables  # noqa: E402
 from result_tables import differences  # noqa: E402
 from results import markdown  # noqa: E402
 
-PAGES = ("README.md", "examples/**/*.md", "scripts/bench/README.md")
+PAGES = ("README.md", "docs/correctness.md", "examples/**/*.md", "scripts/bench/README.md")
 SOURCE = re.compile(r"<!-- figures: (\S+) (\S+) -->")
 # A measured number has a decimal point (a count has none) and no name before it (a setting such as tau 0.01 has one).
 FIGURE = re.compile(r"^\**-?\d[\d,]*\.\d+\**( \+- [\d.]+)?$")
@@ -155,12 +158,13 @@ def compare(rows: list[list[str]], wanted: dict[str, Cells]) -> list[str]:
 
 
 def write(path: Path, root: Path) -> None:
-    """Replace the tables of ``bench``, and the cells of those of ``runs``; rows of runs that only the JSON has come last."""
+    """Replace the tables of RENDERERS, and the cells of those of ``runs``; rows of runs that only the JSON has come last."""
     lines = path.read_text(encoding="utf-8").splitlines()
     for number, above, rows in reversed(tables("\n".join(lines))):
         source = SOURCE.fullmatch(above)
-        if source and source[1] == "bench" and (root / source[2]).is_file():
-            lines[number - 1 : number + len(rows)] = bench_table(root / source[2]).splitlines()
+        rendered = rendered_table(source[1], source[2], root) if source else None
+        if rendered:
+            lines[number - 1 : number + len(rows)] = rendered.splitlines()
         if source is None or source[1] != "runs":
             continue
         wanted = read("runs", source[2], rows[0][0], root)
@@ -191,9 +195,21 @@ def render(rows: list[list[str]], wanted: dict[str, Cells]) -> list[str]:
     return lines
 
 
-def bench_table(path: Path) -> str:
-    """The table of an output of scripts/bench."""
-    return markdown(json.loads(path.read_text(encoding="utf-8"))["results"])
+RENDERERS: dict[str, Callable[[dict[str, Any], str], str]] = {
+    "bench": lambda result, _: markdown(result["results"]),
+    "proof": correctness_tables.markdown,
+}
+
+
+def rendered_table(kind: str, source: str, root: Path) -> str | None:
+    """The whole table of a source that a program renders; None if there is no such kind, file or table."""
+    name, _, table = source.partition("#")
+    if kind not in RENDERERS or not (root / name).is_file():
+        return None
+    try:
+        return RENDERERS[kind](json.loads((root / name).read_text(encoding="utf-8")), table)
+    except KeyError:
+        return None
 
 
 def check(root: Path) -> list[str]:
@@ -204,15 +220,15 @@ def check(root: Path) -> list[str]:
             where = f"{path.relative_to(root)}:{line}"
             source = SOURCE.fullmatch(above)
             figures = sum(bool(FIGURE.match(cell)) for row in rows[1:] for cell in row[1:])
-            if source and source[1] == "bench" and (root / source[2]).is_file():
-                if tables(bench_table(root / source[2]))[0][2] != rows:
+            rendered = rendered_table(source[1], source[2], root) if source else None
+            if source and rendered:
+                if tables(rendered)[0][2] != rows:
                     mistakes.append(f"{where}: differs from {source[2]}; run scripts/check_tables.py --write")
             elif source:
                 wanted = read(source[1], source[2], rows[0][0], root)
                 if wanted is None:
-                    mistakes.append(
-                        f"{where}: {above}: no such kind, file or table; kinds: bench, rows, runs, {', '.join(READERS)}"
-                    )
+                    kinds = ", ".join([*RENDERERS, "rows", "runs", *READERS])
+                    mistakes.append(f"{where}: {above}: no such kind, file or table; kinds: {kinds}")
                 else:
                     mistakes += [f"{where}: {wrong}" for wrong in compare(rows, wanted)]
             elif figures > FEW:
@@ -224,7 +240,7 @@ def main() -> int:
     """Print the mistakes; return 1 if there are any."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--write", action="store_true", help="give tables of runs and of benchmarks the figures of the JSON"
+        "--write", action="store_true", help="give tables of runs, benchmarks and proofs the figures of the JSON"
     )
     if parser.parse_args().write:
         for path in pages(ROOT):

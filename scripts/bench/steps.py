@@ -45,11 +45,12 @@ def make_text(folder: Path, sentences: int, words: tuple[int, int], vocabulary: 
     return folder / "bin"
 
 
-def build(data: Path, *flags: str, is_cpu: bool = True) -> tuple[Trainer, Any]:
-    """A trainer of fairseq and its training set."""
+def build(data: Path, *flags: str, is_cpu: bool = True, workers: int = 1) -> tuple[Trainer, Any]:
+    """A trainer of fairseq and its training set; with several ``workers``, in a process group that exists already."""
     device = ("--cpu",) if is_cpu else ()
     args = options.parse_args_and_arch(options.get_training_parser(), [str(data), *COMMON, *device, *flags])
     cfg = convert_namespace_to_omegaconf(args)
+    cfg.distributed_training.distributed_world_size = workers
     task = tasks.setup_task(cfg.task)
     torch.manual_seed(1)
     model, criterion = task.build_model(cfg.model), task.build_criterion(cfg.criterion)
