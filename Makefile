@@ -9,7 +9,7 @@ BENCHES ?=
 # Folder of the packages that benchmarks compare with, separate from .venv.
 PEERS := build/bench-peers
 
-.PHONY: help install check tables docs format test test-fast test-oldest test-mteb demo demo-scratch bench bench-peers proof wheelhouse \
+.PHONY: help install check tables docs format test test-fast test-oldest test-mteb test-site demo demo-scratch bench bench-peers proof wheelhouse \
         release-check clean test-slurm
 
 help: ## list the targets
@@ -39,6 +39,10 @@ test-oldest: install ## test-fast and the tests of import and export with the ol
 test-mteb: install ## test that mteb scores an exported encoder, with mteb in build/mteb
 	@$(BIN)/python -m pip install --quiet --no-deps --upgrade --target build/mteb/site-packages -r requirements-mteb.txt
 	@PYTHONPATH=build/mteb/site-packages OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs tests/evaluation/test_mteb.py
+
+test-site: docs ## open the documentation in Chromium (Debian: apt-get install chromium-driver), with selenium in build/browser
+	@$(BIN)/python -m pip install --quiet --upgrade --target build/browser -r requirements-site.txt
+	@PYTHONPATH=build/browser $(BIN)/python -m pytest -rs tests/scripts/test_site.py
 
 test-slurm: install ## test scripts/slurm on a temporary Slurm of this machine; needs root and Debian (apt-get)
 	@if [ "$$(id -u)" -ne 0 ]; then echo "test-slurm: skipped: not root"; else OMP_NUM_THREADS=1 scripts/slurm/local_cluster.sh --install \
