@@ -29,7 +29,7 @@ setup(
     version="0.1.0",
     description="Contrastive sentence representations for fairseq: CLEAR, CERT, DeCLUTR, views, Self-Guided",
     # links to other files of the repository lead nowhere from a package index
-    long_description=re.sub(r"\[([^\]]+)\]\((?!https?:)[^)]+\)", r"\1", README),
+    long_description=re.sub(r"!?\[([^\]]+)\]\((?!https?:)[^)]+\)", r"\1", README),
     long_description_content_type="text/markdown",
     license="MIT",
     license_files=["LICENSE"],

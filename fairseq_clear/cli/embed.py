@@ -80,7 +80,7 @@ torchrun --nproc-per-node 8 -m fairseq_clear.cli embed big.txt --checkpoint ck.p
 
         workers = join_workers()
         if self.output is not None:
-            check_output(self.output, self.overwrite, self.dtype)
+            check_output(self.output, self.overwrite)
         is_array = self.output is not None and self.output.suffix == ".npy"
         if self.dtype != "float32" and not is_array:
             raise UserError(f"--dtype {self.dtype}: needs --output FILE.npy; JSON lines hold float32")

@@ -89,11 +89,15 @@ def scales_file(output: Path) -> Path:
     return output.with_suffix(".scales.npy")
 
 
-def check_output(path: Path, overwrite: bool, dtype: str = "float32") -> None:
-    """Raise UserError if the suffix is unknown, the folder is missing, or a file exists and ``overwrite`` is off."""
+def check_output(path: Path, overwrite: bool) -> None:
+    """Raise UserError if the suffix is unknown, the folder is missing, or a file exists and ``overwrite`` is off.
+
+    The scales may exist if the work is unfinished: they are put in place before the vectors.
+    """
     if path.suffix not in FORMATS:
         raise UserError(f"--output {path}: unknown suffix; give {' or '.join(FORMATS)}")
-    for file in (path, scales_file(path)) if dtype == "int8" else (path,):
+    is_resumed = path.with_name(f"{path.name}.partial").exists()
+    for file in (path,) if path.suffix != ".npy" or is_resumed else (path, scales_file(path)):
         check_output_file(file, overwrite)
 
 
@@ -203,18 +207,25 @@ def _convert(array: Path, output: Path, dtype: str) -> str:
     def pack(rows: Floats) -> Any:
         return np.rint(rows / scales).astype(np.int8) if dtype == "int8" else rows.astype("<f2")
 
-    stored = np.load(array, mmap_mode="r")
+    shape = np.load(array, mmap_mode="r").shape
+    chosen = np.linspace(0, shape[0] - 1, min(shape[0], SAMPLE)).astype(np.int64)
+    parts, begin = [], 0
     other = write_whole(scales_file(output)) if dtype == "int8" else nullcontext()
     with write_whole(output) as stream, other as file:
-        stream.write(_header(pack(stored[:1]).dtype.str, stored.shape))
+        stream.write(_header("|i1" if dtype == "int8" else "<f2", shape))
         for rows in _read_rows(array):
             stream.write(pack(rows).data)
+            parts.append(rows[chosen[(chosen >= begin) & (chosen < begin + len(rows))] - begin])
+            begin += len(rows)
         if file is not None:
             np.save(file, scales, allow_pickle=False)
             output.unlink(missing_ok=True)  # vectors are never next to the scales of others
-    sample = stored[np.linspace(0, len(stored) - 1, min(len(stored), SAMPLE)).astype(np.int64)]
+    sample = np.concatenate(parts)
+    if len(sample) < 2:
+        return ""
     recall, queries = _recall(sample, np.float32(pack(sample)) * scales)
-    return f"; {dtype}: recall@{DEPTH} {recall:.4f} against float32, {queries:,} queries among {len(sample):,} rows"
+    depth = min(DEPTH, len(sample) - 1)
+    return f"; {dtype}: recall@{depth} {recall:.4f} against float32, {queries:,} queries among {len(sample):,} rows"
 
 
 def _recall(exact: Floats, changed: Floats) -> tuple[float, int]:

@@ -149,6 +149,8 @@ def write_vocabulary(source: Path, folder: Path) -> tuple[HfTokenizer, Dictionar
             "sentence_bert_config.json, and put your texts into lower case yourself"
         )
     dictionary = build_dictionary(tokenizer)
+    if len(dictionary) == dictionary.nspecial:
+        raise UserError(f"{source}: has no tokenizer, or an empty one; copy its tokenizer.json or vocabulary there")
     dictionary.save(str(folder / DICTIONARY))
     if load_dictionary(folder / DICTIONARY).symbols != dictionary.symbols:
         raise UserError(f"{source}: its vocabulary has tokens that a dict.txt cannot hold")

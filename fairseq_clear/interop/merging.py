@@ -28,8 +28,12 @@ IGNORED = re.compile(
     r"_name_or_path|transformers_version|architectures|(torch_)?dtype|use_cache|gradient_checkpointing|initializer_range|"
     r"\w+_token_id|\w*dropout\w*|\w*attn_implementation\w*|output_\w+|id2label|label2id|problem_type"
 )
-# Files that are not copied: weights in any format, and those of git.
-WEIGHTS = re.compile(r".*\.(safetensors|bin|index\.json|h5|msgpack|onnx|ot|pt)|onnx|openvino|\.git.*")
+# Files that are not copied: weights in any format, what save writes, unfinished folders, and those of git.
+WEIGHTS = re.compile(
+    r".*\.(safetensors|bin|index\.json|h5|msgpack|onnx|ot|pt)|config\.json|onnx|openvino|\.git.*|\..*\.partial\..*"
+)
+# Weights that may be left out: BERT's prediction of the next sentence, and what is computed.
+SPARE = re.compile(r"cls\.seq_relationship\..*|.*position_ids|.*\.decoder\.bias")
 
 
 def merge_weights(start: dict[str, Tensor], refined: dict[str, Tensor], share: float) -> dict[str, Tensor]:
@@ -55,6 +59,10 @@ def merge_folders(start: Path, refined: Path, dest: Path, share: float, *, overw
         check_folder(folder)
     ours, theirs = read_source(start, {}), read_source(refined, {})
     _check_same(start, ours, refined, theirs)
+    if left := [name for name in ours.unused if not SPARE.fullmatch(name)]:
+        raise UserError(
+            f"{start}: holds more than an encoder ({left[0]}), which cannot be merged; save its encoder alone"
+        )
     if ours.head is not None and theirs.head is None:
         raise UserError(
             f"{refined}: has no head for masked language modelling, which {start} has; merge folders of the same kind"
@@ -65,7 +73,10 @@ def merge_folders(start: Path, refined: Path, dest: Path, share: float, *, overw
     for before, after in both:
         before.load_state_dict(merge_weights(before.state_dict(), after.state_dict(), share))
     with output_folder(dest, overwrite) as folder:
-        shutil.copytree(start, folder, ignore=partial(_weights_of, start), dirs_exist_ok=True)
+        # copyfile: START may be read-only
+        ignored = partial(_weights_of, start)
+        shutil.copytree(start, folder, ignore=ignored, dirs_exist_ok=True, copy_function=shutil.copyfile)
+        folder.chmod(folder.stat().st_mode | 0o700)
         ours.save(folder)
         sources = {
             name: {"folder": str(path), "weights": hash_files([*path.glob("*.safetensors"), *path.glob("*.bin")])}
@@ -93,7 +104,7 @@ def merge_checkpoints(start: Path, refined: Path, dest: Path, share: float) -> N
 
 
 def _weights_of(start: Path, folder: str, names: list[str]) -> list[str]:
-    """The names in a folder of ``start`` that are weights of the encoder; those in the folders of other modules are not."""
+    """The names in ``start`` that are not copied; all are in the folders of other modules."""
     return [name for name in names if Path(folder) == start and WEIGHTS.fullmatch(name)]
 
 
@@ -103,9 +114,10 @@ def _check_same(start: Path, ours: HfSource, refined: Path, theirs: HfSource) ->
         {name: value for name, value in source.base.config.to_dict().items() if not IGNORED.fullmatch(name)}
         for source in (ours, theirs)
     )
-    if differing := sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name)):
+    # what only one of them has, this version of transformers does not know, or another one did not write
+    if differing := sorted(name for name in one.keys() & other.keys() if one[name] != other[name]):
         name = differing[0]
-        values = f"{name} is {one.get(name)!r} in {start} and {other.get(name)!r} in it"
+        values = f"{name} is {one[name]!r} in {start} and {other[name]!r} in it"
         raise UserError(f"{refined / CONFIG}: another architecture: {values}; merge folders of one encoder")
     if _vocabulary(start) != _vocabulary(refined):
         raise UserError(f"{refined}: has another vocabulary than {start}; merge folders of one encoder")

@@ -74,6 +74,10 @@ def export_fairseq(loaded: LoadedModel, symbols: list[str], data_bin: Path, fold
     if (data_bin / CLEAR_JSON).is_file():
         files += [CLEAR_JSON, *recorded_tokenizer(data_bin)[1]]
     for name in files:
+        if Path(name).name != name:
+            raise UserError(
+                f"{data_bin / CLEAR_JSON}: names {name}; put the tokenizer's files next to it, and name them so"
+            )
         shutil.copyfile(data_bin / name, folder / name)
     eps, hint = args.layer_norm_eps, ""
     if eps != FAIRSEQ_EPS:

@@ -95,17 +95,18 @@ def read_source(folder: Path, settings: dict[str, Any]) -> HfSource:
         options = {**LOCAL, "config": config, "dtype": torch.float32, "output_loading_info": True}
         options |= {"ignore_mismatched_sizes": True}  # they are reported below, in one line
         options |= _attention(settings)
-        head, unread = None, []
+        head, unread, wrong = None, [], list[str]()
         if type(config) in transformers.AutoModelForMaskedLM._model_mapping:
             head, info = transformers.AutoModelForMaskedLM.from_pretrained(str(folder), **options)
             unread.append(set(info["unexpected_keys"]))
+            wrong += [name for name, *_ in info.get("mismatched_keys") or ()]
             prefix = f"{head.base_model_prefix}."
             if any(not name.startswith(prefix) for name in info["missing_keys"]):
                 head = None  # of a folder without one, it was initialised at random
         base, info = transformers.AutoModel.from_pretrained(str(folder), **options)
         unread.append(set(info["unexpected_keys"]))
         missing = [name for name in info["missing_keys"] if "pooler" not in name.split(".")]
-        wrong = [*missing, *(name for name, *_ in info.get("mismatched_keys") or ())]
+        wrong += [*missing, *(name for name, *_ in info.get("mismatched_keys") or ())]
         if wrong:
             raise UserError(f"{folder}: its weights do not fit its config.json ({wrong[0]})")
         has_pooler = getattr(base, "pooler", None) is not None and len(missing) == len(info["missing_keys"])

@@ -192,6 +192,28 @@ def test_a_damaged_folder_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixt
     assert not (tmp_path / "ours").exists()
 
 
+@pytest.mark.parametrize("arch", ["clear_roberta", "clear_hf"])
+def test_what_is_missing_is_not_made_up(tmp_path: Path, arch: str) -> None:
+    """transformers fills in weights of another shape at random, and an empty tokenizer."""
+    from safetensors.torch import load_file, save_file
+
+    source = make_folder(tmp_path / "hf", "bert")
+    weights = load_file(source / "model.safetensors")
+    save_file(
+        {**weights, "cls.predictions.transform.dense.weight": torch.ones(23, 24)},
+        source / "model.safetensors",
+        {"format": "pt"},
+    )
+    with pytest.raises(UserError, match=r"do not fit its config.json \(cls.predictions.transform.dense.weight\)"):
+        import_hf(source, tmp_path / "ours", arch=arch)
+    save_file(weights, source / "model.safetensors", {"format": "pt"})
+    for path in source.glob("*token*"):
+        path.unlink()
+    with pytest.raises(UserError, match="hf: .*tokenizer"):
+        import_hf(source, tmp_path / "ours", arch=arch)
+    assert not (tmp_path / "ours").exists()
+
+
 def test_a_tokenizer_of_another_model_is_rejected(tmp_path: Path) -> None:
     source, other = make_folder(tmp_path / "hf", "bert"), make_folder(tmp_path / "other", "roberta")
     for name in ("tokenizer.json", "tokenizer_config.json"):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from fairseq_clear.cli.main import main
 from fairseq_clear.interop.merging import merge_checkpoints
@@ -109,6 +109,29 @@ def test_mistakes_are_one_line(
     assert merge(tmp_path / "start", make(tmp_path / "other"), tmp_path / "d") == 2
     assert said in capsys.readouterr().err.splitlines()[-1]
     assert not (tmp_path / "d").exists()
+
+
+def test_a_head_for_another_task_is_an_error_and_not_lost(
+    folders: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = shutil.copytree(folders[0], tmp_path / "start")
+    weights = load_file(start / "model.safetensors")
+    for name, status in (("cls.seq_relationship.weight", 0), ("classifier.weight", 2)):
+        save_file({**weights, name: torch.ones(2, 24)}, start / "model.safetensors", {"format": "pt"})
+        assert merge(start, folders[1], tmp_path / name) == status
+    assert "start: holds more than an encoder (classifier.weight)" in capsys.readouterr().err
+
+
+def test_a_start_that_is_read_only_or_of_another_version(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    start = shutil.copytree(folders[0], tmp_path / "start")
+    config = json.loads((start / "config.json").read_text())
+    (start / "config.json").write_text(json.dumps(config | {"of_another_version": True}))
+    for path in start.rglob("*"):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    start.chmod(0o555)
+    assert merge(start, folders[1], start / "d") == 0  # as root, also within
+    assert (start / "d" / "tokenizer.json").stat().st_mode & 0o200 and (start / "d").stat().st_mode & 0o200
+    assert not list((start / "d").rglob("*.partial*"))
 
 
 def test_a_checkpoint_of_another_run_keeps_its_own_parts(checkpoint: Path, tmp_path: Path) -> None:
