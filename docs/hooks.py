@@ -21,6 +21,7 @@ sys.path.insert(0, str(ROOT))
 # Files elsewhere in the project -> pages of the site.
 PAGES = {
     "examples/clear/README.md": "recipes/clear.md",
+    "examples/clear/RESULTS.md": "recipes/clear-results.md",
     "examples/cert/README.md": "recipes/cert.md",
     "examples/cert/RESULTS.md": "recipes/cert-results.md",
     "examples/cert/translation/README.md": "recipes/cert-translation.md",
