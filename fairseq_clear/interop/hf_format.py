@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.models.hf_encoder import CONFIG, HfSource, build_source
+from fairseq_clear.models.hf_source import CONFIG, HfSource, build_source
 from fairseq_clear.models.state_dicts import EMBEDDING, POSITIONS, SEGMENTS, VOCABULARY_ROWS
 from fairseq_clear.modules.window_attention import is_covered
 

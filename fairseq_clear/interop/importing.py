@@ -21,7 +21,7 @@ from fairseq_clear.interop.hf_format import HEAD_WEIGHT, OFFSET, check_folder, c
 from fairseq_clear.interop.parity import Parity, compare_hf, hf_ids
 from fairseq_clear.interop.stock import CHECKPOINT, build_model, compare_stock, settings_of, write_checkpoint
 from fairseq_clear.models.clear_hf import ClearHfModel
-from fairseq_clear.models.hf_encoder import CONFIG, read_source
+from fairseq_clear.models.hf_source import CONFIG, read_source
 from fairseq_clear.models.pretrained_encoder import STOCK_POOLING
 from fairseq_clear.models.state_dicts import EMBEDDING, POSITIONS
 from fairseq_clear.modules.pooling import parse_pooling

@@ -18,7 +18,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.files import hash_files, versions, write_json
 from fairseq_clear.interop.hf_format import check_folder
 from fairseq_clear.libraries import log_level
-from fairseq_clear.models.hf_encoder import CONFIG, LOCAL, HfSource, read_source, transformers_for
+from fairseq_clear.models.hf_source import CONFIG, LOCAL, HfSource, read_source, transformers_for
 from fairseq_clear.models.state_dicts import fit_state_dict
 from fairseq_clear.output_folder import output_folder
 from fairseq_clear.patches.checkpoint_files import read_checkpoint, save

@@ -14,7 +14,7 @@ from fairseq_clear.evaluation.checkpoints import LoadedModel
 from fairseq_clear.interop.hf_format import window_of
 from fairseq_clear.libraries import import_library, quiet_transformers
 from fairseq_clear.models.encoding import encode_texts, evaluating, read_tokens
-from fairseq_clear.models.hf_encoder import LOCAL, transformers_for
+from fairseq_clear.models.hf_source import LOCAL, transformers_for
 from fairseq_clear.text.tokenizers import HfTokenizer, Tokenizer
 from fairseq_clear.tokens import Ragged
 

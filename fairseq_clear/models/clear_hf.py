@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from fairseq_clear.errors import UserError
 from fairseq_clear.lifecycle import Needs
 from fairseq_clear.models.architectures import DEFAULTS, add_contrastive_flags
-from fairseq_clear.models.hf_encoder import CONFIG, HfEncoder, build_source, describe_file, ids_of, read_source
+from fairseq_clear.models.hf_encoder import HfEncoder, ids_of
+from fairseq_clear.models.hf_source import CONFIG, build_source, describe_file, read_source
 from fairseq_clear.models.pretrained_encoder import STOCK_POOLING, assign, start_from_encoder
 from fairseq_clear.models.state_dicts import HF_PARTS, complete_copies, fit_state_dict
 from fairseq_clear.models.text_model import TextModel

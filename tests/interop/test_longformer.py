@@ -15,7 +15,7 @@ from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.interop import exporting
 from fairseq_clear.interop.exporting import export
 from fairseq_clear.interop.importing import import_hf
-from fairseq_clear.models.hf_encoder import HfSource
+from fairseq_clear.models.hf_source import HfSource
 from fairseq_clear.text.data_folders import load_tokenizer
 from fairseq_clear.text.tokenizers import WhitespaceTokenizer
 from tests.conftest import WORDS
