@@ -193,6 +193,15 @@ def clear(*command: object) -> None:
         raise SystemExit(f"{' '.join(words)}\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
 
 
+def import_encoder(source: Path, output: Path) -> Path:
+    """Import a Hugging Face or sentence-transformers folder, once, as ``OUTPUT/encoder``, which refine trains; return that."""
+    output.mkdir(parents=True, exist_ok=True)
+    encoder = output / "encoder"
+    if not encoder.exists():
+        clear("import", source, "--dest", encoder, "--arch", "clear_hf")
+    return encoder
+
+
 def prepare_documents(corpora: Path, names: Sequence[str], folder: Path, tokenizer: Sequence[object] = ()) -> Path:
     """Make a data folder with the documents of some corpora, and return it.
 

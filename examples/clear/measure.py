@@ -6,7 +6,7 @@ r"""Measures the rows of CLEAR's Tables 1 to 3 and its sweep of section 4.1 at s
 Encoders of 2 layers x 128 (``--size mini``: 4 x 256) are trained on the sentences of 20 Newsgroups' training split, movie
 reviews and WikiText-2. Every row reads as many masked tokens as ``--masked`` says. Scores, x100: Spearman's correlation on STS,
 with mean and with CLS pooling; SentEval's transfer tasks by logistic regression, with mean pooling; and the correlation on
-STS-B's dev split at each fifth of the training. Beside them: an untrained encoder, and TF-IDF reduced by SVD, fitted on the
+STS-B's dev split at each fifth of the training. Further rows: an untrained encoder, and TF-IDF reduced by SVD, fitted on the
 same text.
 """
 

@@ -26,7 +26,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from measuring import Untrained, clear, make_parser, measure, parse_with_results
+from measuring import Untrained, clear, import_encoder, make_parser, measure, parse_with_results
 from result_tables import difference_table, scores_of, table
 
 from fairseq_clear import SentenceEncoder
@@ -177,10 +177,7 @@ NAMES = {**{f"ours: {name}": name for name in RECIPES}, **{f"sentence-transforme
 def main() -> None:
     """Prepare, train, score, print."""
     arguments = parse()
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    encoder = arguments.output / "encoder"
-    if not encoder.exists():
-        clear("import", arguments.encoder, "--dest", encoder, "--arch", "clear_hf")
+    encoder = import_encoder(arguments.encoder, arguments.output)
     measured: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for seeds in [arguments.seeds[: n + 1] for n in range(len(arguments.seeds))]:
         for path in arguments.data:

@@ -23,7 +23,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "demo"))
 
 from corpus import documents, split, write_text
-from measuring import DOCUMENTS, Trained, Untrained, clear, make_parser, measure, parse_with_results, read_newsgroups
+from measuring import (
+    DOCUMENTS,
+    Trained,
+    Untrained,
+    clear,
+    import_encoder,
+    make_parser,
+    measure,
+    parse_with_results,
+    read_newsgroups,
+)
 from result_tables import difference_table, scores_of, seconds, table
 from scores import choose_candidates, classify_topics
 
@@ -112,10 +122,7 @@ class Corpus:
 def main() -> None:
     """Prepare, train, score, print."""
     arguments = parse()
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    encoder = arguments.output / "encoder"
-    if not encoder.exists():
-        clear("import", arguments.encoder, "--dest", encoder, "--arch", "clear_hf")
+    encoder = import_encoder(arguments.encoder, arguments.output)
     corpora = {name: CORPORA[name](arguments.corpora, arguments.output / name, encoder) for name in arguments.only}
     # by seed, so that an interrupted measurement has something of every corpus
     for seeds in [arguments.seeds[: n + 1] for n in range(len(arguments.seeds))]:

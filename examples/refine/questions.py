@@ -23,7 +23,7 @@ from scipy.stats import spearmanr
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from measure import UNTOUCHED, Refined, prepare
-from measuring import Untrained, clear, make_parser, measure, parse_with_results
+from measuring import Untrained, clear, import_encoder, make_parser, measure, parse_with_results
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from fairseq_clear import SentenceEncoder
@@ -110,10 +110,7 @@ QUESTIONS: dict[str, Callable[[Sentences], tuple[str, str]]] = {
 def main() -> None:
     """Prepare, train, score, print."""
     arguments = parse()
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    encoder = arguments.output / "encoder"
-    if not encoder.exists():
-        clear("import", arguments.encoder, "--dest", encoder, "--arch", "clear_hf")
+    encoder = import_encoder(arguments.encoder, arguments.output)
     collections = {path.name: read_collection(path, arguments.output / path.name, encoder) for path in arguments.data}
     for seeds in [arguments.seeds[: n + 1] for n in range(len(arguments.seeds))]:
         for name, collection in collections.items():

@@ -71,7 +71,7 @@ class Masks:
         Args:
             texts: R rows.
             epochs: one number, or one for each row (R,).
-            keys: (R,) what the masks of each row depend on beside seed and epoch, such as the index of its item.
+            keys: (R,) what the masks of each row depend on besides seed and epoch, such as the index of its item.
             copy: number of the masked copy.
 
         Returns:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import hash_files, versions, write_json
+from fairseq_clear.files import hash_files, read_json, versions, write_json
 from fairseq_clear.interop.hf_format import check_folder
 from fairseq_clear.libraries import log_level
 from fairseq_clear.models.hf_source import CONFIG, LOCAL, HfSource, read_source, transformers_for
@@ -32,6 +32,8 @@ IGNORED = re.compile(
 WEIGHTS = re.compile(
     r".*\.(safetensors|bin|index\.json|h5|msgpack|onnx|ot|pt)|config\.json|onnx|openvino|\.git.*|\..*\.partial\..*"
 )
+# Settings of config.json that are those of the merged weights; all others are those of START.
+AS_SAVED = {"architectures", "dtype", "torch_dtype"}
 # Weights that may be left out: BERT's prediction of the next sentence, and what is computed.
 SPARE = re.compile(r"cls\.seq_relationship\..*|.*position_ids|.*\.decoder\.bias")
 
@@ -78,6 +80,9 @@ def merge_folders(start: Path, refined: Path, dest: Path, share: float, *, overw
         shutil.copytree(start, folder, ignore=ignored, dirs_exist_ok=True, copy_function=shutil.copyfile)
         folder.chmod(folder.stat().st_mode | 0o700)
         ours.save(folder)
+        saved, config = (read_json(path / CONFIG, kind=dict) for path in (folder, start))
+        config.pop("torch_dtype", None)  # of the weights of START
+        write_json(folder / CONFIG, config | {name: saved[name] for name in AS_SAVED & saved.keys()})
         sources = {
             name: {"folder": str(path), "weights": hash_files([*path.glob("*.safetensors"), *path.glob("*.bin")])}
             for name, path in (("start", start), ("refined", refined))

@@ -52,7 +52,7 @@ class HfSource:
             weights[f"{prefix}pooler.{name}"] = value
         try:
             with quiet_transformers():
-                model.save_pretrained(str(folder), state_dict=weights)
+                model.save_pretrained(str(folder), state_dict=weights, max_shard_size="1TB")  # one file
         except OSError:
             raise
         except Exception as error:  # safetensors has its own type for errors of the file system

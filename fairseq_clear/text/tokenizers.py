@@ -177,7 +177,7 @@ class HfTokenizer:
         if absent:
             role = next(role for role, name in self.special.items() if name == absent[0])
             raise UserError(f"{self.path}: has no token {absent[0]!r}, which the folder names as its {role}")
-        # MPNet has an <unk> beside its unknown token [UNK]; a dict.txt has one meaning for each of fairseq's names
+        # MPNet has an <unk> besides its unknown token [UNK]; a dict.txt has one meaning for each of fairseq's names
         self._names = {token: self._roles.get(token) or _unlike_specials(token, self._ids) for token in self._ids}
         self._tokens = {name: token for token, name in self._names.items()}
         self._by_id = {index: self._names[token] for token, index in self._ids.items()}

@@ -125,13 +125,21 @@ def test_a_head_for_another_task_is_an_error_and_not_lost(
 def test_a_start_that_is_read_only_or_of_another_version(folders: tuple[Path, Path], tmp_path: Path) -> None:
     start = shutil.copytree(folders[0], tmp_path / "start")
     config = json.loads((start / "config.json").read_text())
-    (start / "config.json").write_text(json.dumps(config | {"of_another_version": True}))
+    (start / "config.json").write_text(json.dumps(config | {"of_another_version": True, "torch_dtype": "float16"}))
     for path in start.rglob("*"):
         path.chmod(0o555 if path.is_dir() else 0o444)
     start.chmod(0o555)
     assert merge(start, folders[1], start / "d") == 0  # as root, also within
     assert (start / "d" / "tokenizer.json").stat().st_mode & 0o200 and (start / "d").stat().st_mode & 0o200
     assert not list((start / "d").rglob("*.partial*"))
+    made = json.loads((start / "d" / "config.json").read_text())
+    kept = {"architectures", "dtype", "torch_dtype"}
+    assert {**made, **dict.fromkeys(kept, 0)} == {
+        **config,
+        "of_another_version": True,
+        **dict.fromkeys(kept, 0),
+    }
+    assert made.get("dtype", made.get("torch_dtype")) == "float32" and made["architectures"] == ["BertModel"]
 
 
 def test_a_checkpoint_of_another_run_keeps_its_own_parts(checkpoint: Path, tmp_path: Path) -> None:
