@@ -1,5 +1,7 @@
 """``fairseq-clear export`` as a user runs it; what it computes is tested in tests/interop."""
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -56,3 +58,18 @@ def test_only_stock_fairseq_needs_no_tokenizer(
     command = ["export", str(checkpoint), "--data-bin", str(data_bin), "--format", form, "--dest", str(tmp_path / "x")]
     assert main(command) == (0 if form == "fairseq" else 2)
     assert ("so its tokenizer is not known; add --tokenizer" in capsys.readouterr().err) == (form != "fairseq")
+
+
+def test_tokenizer_files_of_another_folder(
+    checkpoint: Path, data_bin: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """clear.json may be written by hand, and its files must go with the export."""
+    data = shutil.copytree(data_bin, tmp_path / "data")
+    (data / "spm").mkdir()
+    (data / "spm" / "x.model").write_text("")
+    tokenizer = {"kind": "sentencepiece", "files": ["spm/x.model"]}
+    (data / "clear.json").write_text(json.dumps({"format": 1, "tokenizer": tokenizer}))
+    command = ["export", str(checkpoint), "--data-bin", str(data), "--format", "fairseq", "--dest", str(tmp_path / "x")]
+    assert main([*command, "--tokenizer", "none"]) == 2
+    assert "clear.json: names spm/x.model; put the tokenizer's files next to it" in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
