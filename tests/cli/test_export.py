@@ -70,6 +70,6 @@ def test_tokenizer_files_of_another_folder(
     tokenizer = {"kind": "sentencepiece", "files": ["spm/x.model"]}
     (data / "clear.json").write_text(json.dumps({"format": 1, "tokenizer": tokenizer}))
     command = ["export", str(checkpoint), "--data-bin", str(data), "--format", "fairseq", "--dest", str(tmp_path / "x")]
-    assert main([*command, "--tokenizer", "none"]) == 2
+    assert main([*command, "--tokenizer", "whitespace"]) == 2
     assert "clear.json: names spm/x.model; put the tokenizer's files next to it" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
