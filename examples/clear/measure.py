@@ -35,7 +35,7 @@ MASKED, BATCH, FIFTHS = 0.15, 128, 5
 BASELINE = "RoBERTa"
 STS = ("STS12", "STS14", "STS-B", "SICK-R-trial")
 TRANSFER = ("MR", "CR", "TREC", "MRPC")
-# Row of the paper -> ablation, and batches of BATCH texts that an update masks
+# Row of the paper -> ablation, or the augmentation of base_256gpu.yaml itself, and batches of BATCH texts that an update masks
 TABLES: dict[str, tuple[str, int]] = {
     BASELINE: ("roberta", 1),
     "Double-batch": ("double_batch", 2),
@@ -45,7 +45,7 @@ TABLES: dict[str, tuple[str, int]] = {
     "subs+del-word": ("subs_del_word", 1),
     "subs+del-span": ("subs_del_span", 1),
     "del-word+reorder": ("del_word_reorder", 1),
-    "del-span+reorder": ("del_span_reorder", 1),
+    "del-span+reorder": ("del-span:spans=5,ratio=0.05+reorder:pairs=5,ratio=0.05", 1),
     "subs+del-word+reorder": ("subs_del_word_reorder", 1),
 }
 FAILING = {"subs": ("subs", 1), "reorder": ("reorder", 1), "subs+reorder": ("subs_reorder", 1)}  # section 4.2
@@ -81,7 +81,8 @@ def main() -> None:
     for name, (ablation, batches) in own.items():
         updates = round(arguments.masked / (MASKED * length * BATCH * batches))
         overrides = [
-            *(f"task.data={data.resolve()}", f"+ablation={ablation}", f"++model.encoder_layers={layers}"),
+            f"task.augment='{ablation}'" if ":" in ablation else f"+ablation={ablation}",
+            *(f"task.data={data.resolve()}", f"++model.encoder_layers={layers}"),
             *(f"++model.encoder_embed_dim={width}", f"++model.encoder_ffn_embed_dim={4 * width}"),
             *(f"++model.encoder_attention_heads={width // 64}", f"dataset.batch_size={BATCH}"),
             *schedule(updates, arguments.lr),
