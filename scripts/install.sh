@@ -16,7 +16,7 @@ case "$version" in
 esac
 
 stamp=$venv/.installed
-wanted=$(cat requirements.txt setup.py scripts/install.sh <(echo "$version") | sha256sum | cut -d' ' -f1)
+wanted=$(cat requirements.txt setup.py scripts/install.sh scripts/sample.py <(echo "$version") | sha256sum | cut -d' ' -f1)
 if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then
   exit 0
 fi
@@ -46,5 +46,7 @@ if ! loads; then
   pip install -q --no-build-isolation --no-deps --force-reinstall --no-binary fairseq-fixed "$(pin fairseq-fixed)"
   loads || { echo "install: fairseq's compiled parts do not load; see: $venv/bin/python -c 'import fairseq.data.data_utils_fast'" >&2; exit 1; }
 fi
+# 6. A text and an encoder for the first commands of README.
+"$venv/bin/python" scripts/sample.py sample
 echo "$wanted" >"$stamp"
 echo "install: done; activate with: source $venv/bin/activate"

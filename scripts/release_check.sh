@@ -56,21 +56,8 @@ user_dir=$(fairseq-clear user-dir)
 case $user_dir in "$work"/*) ;; *) fail "user-dir prints $user_dir, which is not the installed package" ;; esac
 fairseq-clear doctor >"$work/doctor.log" || { cat "$work/doctor.log" >&2; fail "doctor finds problems"; }
 
-# 4. README's first training run, on the documentation of the standard library.
-python - <<'TEXT'
-import ast
-import sysconfig
-from pathlib import Path
-
-documents = []
-for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8", errors="ignore"))):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module):
-            lines = [line.strip() for line in (ast.get_docstring(node) or "").splitlines() if line.strip()]
-            documents += ["\n".join(lines)] if len(lines) > 3 else []
-Path("corpus.txt").write_text("\n\n".join(documents[::3]) + "\n")
-Path("sentences.txt").write_text("Return the sum of two numbers.\nOpen a file.\n")
-TEXT
+# 4. README's first training run, on the text that make install makes.
+python "$root/scripts/sample.py"
 commands "$root/README.md" "## A first training run" >"$work/quickstart.sh"
 grep -q "user-dir \"\$(fairseq-clear user-dir)\"" "$work/quickstart.sh" || fail "README's first training run does not use fairseq-clear user-dir"
 bash -ex "$work/quickstart.sh" >"$work/quickstart.log" 2>&1 || { tail -n 30 "$work/quickstart.log" >&2; fail "README's first training run failed"; }

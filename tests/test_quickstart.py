@@ -1,11 +1,9 @@
 """README's first training run, and what the guides add to it (recipes, two workers), run verbatim."""
 
-import ast
 import os
 import re
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import numpy as np
@@ -33,28 +31,13 @@ GUIDE = "docs/getting-started.md"
 PYTHON = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
 
 
-def documentation() -> list[list[str]]:
-    """The documentation of the standard library, a document of lines for each docstring."""
-    documents = []
-    for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8", errors="ignore"))
-        nodes = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module)]
-        texts = [ast.get_docstring(node) or "" for node in nodes]
-        documents += [
-            [line.strip() for line in text.splitlines() if line.strip()] for text in texts if text.count("\n") > 3
-        ]
-    return documents
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout, as far as the commands see, with a text of one's own."""
+    """A checkout, as far as the commands see, with the text of ``make install``."""
     folder = tmp_path_factory.mktemp("checkout")
     for name in ("fairseq_clear", "examples"):
         (folder / name).symlink_to(ROOT / name)
-    documents = documentation()[::3]
-    (folder / "corpus.txt").write_text("\n\n".join("\n".join(lines) for lines in documents) + "\n")
-    (folder / "sentences.txt").write_text("Return the sum of two numbers.\nOpen a file.\n")
+    subprocess.run([sys.executable, ROOT / "scripts/sample.py", folder / "sample"], check=True)
     (folder / "bin").mkdir()
     zygote.write_scripts(folder / "bin", "fairseq-clear", "fairseq-train", "torchrun", "fairseq-hydra-train")
     return folder

