@@ -14,6 +14,7 @@ import lzma
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ from fairseq_clear.evaluation.retrieval import evaluate_retrieval
 from fairseq_clear.evaluation.retrieval_data import read_beir, read_pairs
 from fairseq_clear.evaluation.sts import evaluate_sts, read_sts_tasks
 from fairseq_clear.files import hash_file
-from fairseq_clear.refining.holding_out import divide_pairs, hold_out
+from fairseq_clear.refining.holding_out import divide_pairs, hold_out, read_documents
 from fairseq_clear.refining.refine_settings import RECIPES, RefineSettings
 from fairseq_clear.refining.refine_training import Training, train, training_flags
 
@@ -61,6 +62,7 @@ class Refined:
         flags: of fairseq-train; ``{folder}`` stands for the folder of the corpus.
         encoder, corpus: folders of the encoder and of the prepared corpus.
         updates, max_length: as the flags of refine.
+        documents: train on this many documents alone; 0 takes all.
         once: see ``measuring.Trained``.
     """
 
@@ -70,6 +72,7 @@ class Refined:
     corpus: Path = Path()
     updates: int = 0
     max_length: int = 0
+    documents: int = 0
     once: bool = False
 
     def train(self, seed: int, folder: Path) -> Path:
@@ -81,7 +84,7 @@ class Refined:
         run = Training(
             self.recipe,
             self.encoder,
-            self.corpus / "data-bin",
+            self._data(),
             folder,
             self.updates,
             validations=2,
@@ -89,9 +92,19 @@ class Refined:
         train(run, training_flags(run, settings, "cpu"), f"{folder.parent.name}, {folder.name}")
         return run.save_dir / "checkpoint_last.pt"
 
+    def _data(self) -> Path:
+        """The data folder, made of the first documents of the corpus if their number is given."""
+        data = self.corpus / (f"data-bin-{self.documents}" if self.documents else "data-bin")
+        if not data.exists():
+            text = data.with_suffix(".txt")
+            some = islice(read_documents(self.corpus / "train.txt"), self.documents)
+            text.write_text("".join("\n".join(document) + "\n\n" for document in some), encoding="utf-8")
+            prepare(self.corpus, self.encoder, text, data)
+        return data
+
     def about(self) -> dict[str, Any]:
         """The recipe, its flags, the length of the training, and the hash of the test pairs."""
-        sizes = {"updates": self.updates, "max_length": self.max_length}
+        sizes = {"updates": self.updates, "max_length": self.max_length, "documents": self.documents}
         return {
             "recipe": self.recipe,
             "flags": self.flags,
@@ -100,6 +113,13 @@ class Refined:
         }
 
 
+SHORT, LONG, UPDATES = 10, 160, 40  # of the curves
+# How many updates, how much text, which learning rate
+CURVES = {
+    **{f"cloze, {number} updates": Refined("cloze", updates=number) for number in (SHORT, UPDATES, LONG)},
+    **{f"cloze, {number} documents": Refined("cloze", updates=UPDATES, documents=number) for number in (100, 1000)},
+    **{f"cloze, lr {rate}": Refined("cloze", ("--lr", rate), updates=UPDATES) for rate in ("1e-5", "2e-4")},
+}
 # Name -> row; the last two are tried for a smaller loss on STS-B.
 ROWS = {
     **{name: Refined(name) for name in RECIPES},
@@ -138,9 +158,9 @@ def measure_corpus(
 ) -> dict[str, list[dict[str, Any]]]:
     """The runs of every row on a corpus."""
     rows: dict[str, Trained] = {UNTOUCHED: Untrained(encoder / "model.pt")}
-    for name in arguments.rows:
-        sizes = {"updates": arguments.updates, "max_length": arguments.max_length}
-        rows[name] = replace(ROWS[name], encoder=encoder, corpus=corpus.folder, **sizes)
+    for name, row in (CURVES if arguments.curves else {name: ROWS[name] for name in arguments.rows}).items():
+        sizes = {"updates": row.updates or arguments.updates, "max_length": arguments.max_length}
+        rows[name] = replace(row, encoder=encoder, corpus=corpus.folder, **sizes)
 
     def score(checkpoint: Path, row: Trained, seed: int) -> dict[str, float]:
         encoder = SentenceEncoder.from_pretrained(checkpoint, corpus.folder / "data-bin")
@@ -153,9 +173,8 @@ def measure_corpus(
             "STS-B": evaluate_sts(encoder, read_sts_tasks(arguments.sts, ("STS-B",)))["STS-B"].spearman,
         }
 
-    return measure(
-        rows, seeds, arguments.output / "runs" / corpus.folder.name, score, arguments.results, corpus.folder.name
-    )
+    group = f"curves-{corpus.folder.name}" if arguments.curves else corpus.folder.name
+    return measure(rows, seeds, arguments.output / "runs" / group, score, arguments.results, group)
 
 
 def sample(texts: list[str], labels: list[str], count: int, seed: int) -> tuple[list[str], list[str]]:
@@ -220,10 +239,10 @@ def whole(folder: Path, blocks: list[str], encoder: Path, split_sentences: str |
     prepare(folder, encoder)
 
 
-def prepare(folder: Path, encoder: Path) -> None:
-    """Make the data folder of train.txt and valid.txt."""
-    tokenizer = ("--tokenizer-dir", encoder)
-    clear("prepare", folder / "train.txt", "--valid", folder / "valid.txt", "--dest", folder / "data-bin", *tokenizer)
+def prepare(folder: Path, encoder: Path, text: Path | None = None, dest: Path | None = None) -> None:
+    """Make the data folder, data-bin, of a text, train.txt, and of valid.txt."""
+    text, dest = text or folder / "train.txt", dest or folder / "data-bin"
+    clear("prepare", text, "--valid", folder / "valid.txt", "--dest", dest, "--tokenizer-dir", encoder)
 
 
 CORPORA: dict[str, Callable[[Path, Path, Path], Corpus]] = {
@@ -241,6 +260,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--sts", type=Path, required=True, help="folder with STSBenchmark")
     parser.add_argument("--only", nargs="+", default=list(CORPORA), choices=list(CORPORA), help="default: all corpora")
     parser.add_argument("--rows", nargs="+", default=list(ROWS), choices=list(ROWS), help="default: all rows")
+    parser.add_argument("--curves", action="store_true", help="other numbers of updates, documents, and learning rates")
     parser.add_argument("--updates", type=int, default=60, help="updates of each run, of 32 pairs")
     parser.add_argument("--max-length", type=int, default=64, help="tokens of the longest text of a pair")
     return parse_with_results(parser)
