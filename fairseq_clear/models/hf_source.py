@@ -102,6 +102,8 @@ def read_source(folder: Path, settings: dict[str, Any]) -> HfSource:
         unread.append(set(info["unexpected_keys"]))
         missing = [name for name in info["missing_keys"] if "pooler" not in name.split(".")]
         wrong += [*missing, *(name for name, *_ in info.get("mismatched_keys") or ())]
+        if any(name.startswith("decoder.") for name in missing):  # the encoder of a T5, saved alone
+            raise UserError(f"{folder}: holds half of a {config.model_type} that decodes; an encoder is needed")
         if wrong:
             raise UserError(f"{folder}: its weights do not fit its config.json ({wrong[0]})")
         has_pooler = getattr(base, "pooler", None) is not None and len(missing) == len(info["missing_keys"])

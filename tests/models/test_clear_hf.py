@@ -405,7 +405,7 @@ def test_encoders_that_cannot_be_trained_are_refused(
     for kind, said, more in (
         ("convbert", "change with the padding", {"embedding_size": 16}),
         ("gpt2", "reads a text from left to right", {"n_embd": 32, "n_layer": 2, "n_head": 2}),
-        ("t5", "a t5 that decodes", {"d_model": 32, "d_kv": 8, "d_ff": 40, "num_layers": 2, "num_heads": 4}),
+        ("t5", "holds a t5 that decodes", {"d_model": 32, "d_kv": 8, "d_ff": 40, "num_layers": 2, "num_heads": 4}),
     ):
         values = SMALL if kind == "convbert" else {}
         config = transformers.AutoConfig.for_model(kind, vocab_size=160, pad_token_id=0, **values, **more)
@@ -414,6 +414,9 @@ def test_encoders_that_cannot_be_trained_are_refused(
         (folder / "model.safetensors").unlink()
         transformers.AutoModel.from_config(config).save_pretrained(folder)
         refused(said, caplog, SimpleNamespace(data=found.data, source=folder), "--mlm-weight", "0")
+        if kind == "t5":
+            transformers.T5EncoderModel(config).save_pretrained(folder)
+            refused("half of a t5 that decodes", caplog, SimpleNamespace(data=found.data, source=folder))
     (found.source / "modules.json").write_text(json.dumps([{"type": "sentence_transformers.models.Dense", "path": ""}]))
     with pytest.raises(SystemExit):  # while the command line is parsed
         start(found)
