@@ -12,12 +12,16 @@ import argparse
 import json
 import lzma
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -105,6 +109,7 @@ class Refined:
     def about(self) -> dict[str, Any]:
         """The recipe, its flags, the length of the training, and the hash of the test pairs."""
         sizes = {"updates": self.updates, "max_length": self.max_length, "documents": self.documents}
+        sizes["train_documents"] = self.documents or sum(1 for _ in read_documents(self.corpus / "train.txt"))
         return {
             "recipe": self.recipe,
             "flags": self.flags,
@@ -113,11 +118,12 @@ class Refined:
         }
 
 
-SHORT, LONG, UPDATES = 10, 160, 40  # of the curves
+SHORT, LONG, UPDATES, DOCUMENT_COUNTS = 10, 160, 40, (100, 1000)  # of the curves
+STYLES = (("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"))  # colour-blind safe
 # How many updates, how much text, which learning rate
 CURVES = {
     **{f"cloze, {number} updates": Refined("cloze", updates=number) for number in (SHORT, UPDATES, LONG)},
-    **{f"cloze, {number} documents": Refined("cloze", updates=UPDATES, documents=number) for number in (100, 1000)},
+    **{f"cloze, {number} documents": Refined("cloze", updates=UPDATES, documents=number) for number in DOCUMENT_COUNTS},
     **{f"cloze, lr {rate}": Refined("cloze", ("--lr", rate), updates=UPDATES) for rate in ("1e-5", "2e-4")},
 }
 # Name -> row; the last two are tried for a smaller loss on STS-B.
@@ -147,6 +153,8 @@ def main() -> None:
     # by seed, so that an interrupted measurement has something of every corpus
     for seeds in [arguments.seeds[: n + 1] for n in range(len(arguments.seeds))]:
         found = {name: measure_corpus(arguments, corpus, seeds, encoder) for name, corpus in corpora.items()}
+    if arguments.curves:
+        draw_curves(found, arguments.output / "curves.png")
     for name, runs in found.items():
         rows = scores_of(runs)
         print(f"\n{name}\n\n{table(rows)}\n\ndifferences from {UNTOUCHED}, with standard errors\n")
@@ -175,6 +183,32 @@ def measure_corpus(
 
     group = f"curves-{corpus.folder.name}" if arguments.curves else corpus.folder.name
     return measure(rows, seeds, arguments.output / "runs" / group, score, arguments.results, group)
+
+
+def draw_curves(found: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]], path: Path) -> None:
+    """Draw the change in MRR@10 against updates, documents and learning rate, a line for each corpus, mean over seeds."""
+    middle = f"cloze, {UPDATES} updates"
+    panels = {
+        "updates": {number: f"cloze, {number} updates" for number in (SHORT, UPDATES, LONG)},
+        f"documents, {UPDATES} updates": {
+            **{number: f"cloze, {number} documents" for number in DOCUMENT_COUNTS},
+            0: middle,
+        },
+        f"learning rate, {UPDATES} updates": {1e-5: "cloze, lr 1e-5", 5e-5: middle, 2e-4: "cloze, lr 2e-4"},
+    }
+    figure, axes = plt.subplots(1, len(panels), figsize=(8, 2.6), sharey=True, constrained_layout=True)
+    for (corpus, runs), (colour, marker) in zip(found.items(), STYLES, strict=False):
+        scores = {name: float(np.mean([run["scores"]["MRR@10"] for run in some])) for name, some in runs.items()}
+        for axis, (title, rows) in zip(axes, panels.items(), strict=True):
+            everything = runs[middle][0]["train_documents"]
+            places = [place or everything for place in rows]
+            changes = [scores[name] - scores[UNTOUCHED] for name in rows.values()]
+            axis.plot(places, changes, color=colour, marker=marker, label=corpus.replace("_", " "))
+            axis.set(xscale="log", xlabel=title)
+            axis.axhline(0, color="0.7", linewidth=0.8, zorder=0)
+    axes[0].set_ylabel("change in MRR@10")
+    axes[-1].legend(frameon=False, fontsize=8)
+    figure.savefig(path, dpi=150)
 
 
 def sample(texts: list[str], labels: list[str], count: int, seed: int) -> tuple[list[str], list[str]]:
