@@ -30,10 +30,6 @@ from tests.augmentations.cases import (
     split_words,
 )
 
-CLEAR_RECIPES = (
-    "del-word del-span subs+del-word subs+del-span del-word+reorder del-span+reorder subs+del-word+reorder subs+reorder"
-).split()
-
 
 def view(spec, tokens, seed, symbols=SYMBOLS):
     return make_view(build_augmentation(spec, symbols), tokens, np.random.default_rng(seed))
@@ -76,16 +72,6 @@ def test_contract(spec, content, has_bos, has_eos, seed):
     again = make_view(pickle.loads(pickle.dumps(chain)), text, np.random.default_rng(seed))
     assert (again.tokens == augmented.tokens).all() and (again.source == augmented.source).all()
     assert build_augmentation(chain.spec, SYMBOLS).spec == chain.spec
-
-
-@pytest.mark.parametrize("spec", CLEAR_RECIPES)
-def test_the_papers_recipes_keep_the_contract_on_long_texts(spec):
-    rng = np.random.default_rng(1)
-    for length in (1, 2, 3, 20, 510):
-        content = rng.integers(3, 24, length).tolist()
-        text = wrap(content, True, True)
-        chain = build_augmentation(spec, SYMBOLS)
-        check(text, content, True, True, make_view(chain, text, rng), chain.needs_synonyms)
 
 
 @given(st.lists(st.sampled_from(list(AUGMENTATIONS)), min_size=1, max_size=3), CONTENTS, SEEDS)

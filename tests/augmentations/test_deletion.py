@@ -46,13 +46,3 @@ def test_word_deletion_deletes_every_position_equally_often():
     counts = sum((delete_words(TEXT, rng, symbols=SYMBOLS, ratio=0.3)[1] == -1).astype(int) for _ in range(3000))
     assert counts.sum() == 3000 * 6
     assert chisquare(counts).pvalue > 1e-3
-
-
-@pytest.mark.parametrize("function", [delete_words, delete_spans])
-def test_ratio_one_deletes_everything(function):
-    result, source = function(TEXT, np.random.default_rng(0), symbols=SYMBOLS, ratio=1.0)
-    assert (result == DELETE).all() and (source == -1).all() and len(result) == len(TEXT)
-
-
-def test_no_span_deletes_nothing():
-    assert delete_spans(TEXT, np.random.default_rng(0), symbols=SYMBOLS, spans=0)[0].tolist() == TEXT.tolist()

@@ -52,20 +52,3 @@ def test_one_pass_predicts_and_embeds_the_masked_anchors(chunks: str, data_bin: 
     assert log["contrastive_loss"].item() == pytest.approx(expected, rel=1e-4)
     assert loss.item() == pytest.approx(total + expected * size.item() / (2 * anchors), rel=1e-4)
     assert gradients.keys() == {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-
-
-def test_separate_embeds_the_anchors_as_they_are(data_bin: Path) -> None:
-    _, _, dataset, task = parts(data_bin, *SPANS)
-    sample = batch(dataset)
-    assert not (sample["views"]["tokens"] == task.mask_idx).any()
-    assert (sample["net_input"]["src_tokens"] == task.mask_idx).any()
-    assert "target" not in sample["views"]
-    assert sample["net_input"]["src_tokens"].shape[0] == 8
-
-
-def test_the_stand_in_of_either_kind_counts_for_nothing(data_bin: Path) -> None:
-    for flags in (SPANS, JOINT):
-        model, criterion, dataset, _ = parts(data_bin, *flags)
-        loss, size, _, gradients = backward(model, criterion, dataset.collater([]))
-        assert (loss.item(), size.item()) == (0.0, 0.0)
-        assert gradients.keys() == {name for name, parameter in model.named_parameters() if parameter.requires_grad}

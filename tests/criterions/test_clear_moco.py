@@ -63,14 +63,14 @@ def plain(model: Any) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [1, 7, 37, 400])
-def test_thirty_steps_equal_the_literal_ones(size: int, paired_bin: Path) -> None:
+@pytest.mark.parametrize("size", [1, 7, 37])
+def test_sixteen_steps_equal_the_literal_ones(size: int, paired_bin: Path) -> None:
     flags = ("--queue-size", str(size), "--views", "paraphrase:original,bt")
     trainer, dataset = build(paired_bin, *MOCO, *flags)
     model = trainer.get_model()
     oracle = LiteralMoco(plain(model), size, 0.9, 0.2)
     rng = np.random.default_rng(3)
-    for step in range(30):
+    for step in range(16):
         # ragged batches, texts met again, one batch longer than the smaller queues
         rows = rng.integers(0, 40, rng.integers(1, 6) if step != 4 else 12)
         sample = dataset.collater([dataset[int(row)] for row in rows])
@@ -97,22 +97,13 @@ def batch(dataset: Any, *rows: int) -> Any:
     return dataset.collater([dataset[row] for row in rows])
 
 
-def test_an_empty_queue_counts_no_query_and_takes_the_keys(data_bin: Path) -> None:
-    model, criterion, dataset, _ = parts(data_bin, *MOCO, "--queue-size", "50")
-    loss, size, log, _ = backward(model, criterion, batch(dataset, 0, 1, 2))
-    assert (loss.item(), float(size), float(log["queue_fill"])) == (0.0, 0.0, 0.0)
-    _, size, log, _ = backward(model, criterion, batch(dataset, 3, 4))
-    assert (float(size), float(log["queue_fill"]), float(log["negatives"])) == (2.0, 3.0, 6.0)
-
-
-def test_the_first_update_is_logged_without_alarm(data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_empty_queue_counts_no_query_and_takes_the_keys(data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
     trainer, dataset = build(data_bin, *MOCO, "--queue-size", "50")
     with caplog.at_level(logging.WARNING):
-        first = trainer.train_step([batch(dataset, 0, 1, 2)])
-        second = trainer.train_step([batch(dataset, 3, 4)])
-    assert not [record.getMessage() for record in caplog.records]
-    assert (float(first["loss"]), float(first["queue_fill"]), float(second["queue_fill"])) == (0.0, 0.0, 3.0)
-    assert float(second["loss"]) > 0
+        logs = [trainer.train_step([batch(dataset, *rows)]) for rows in ((0, 1, 2), (3, 4))]
+    assert not caplog.records, "the first update is no reason for a warning"
+    assert [float(log["queue_fill"]) for log in logs] == [0, 3]
+    assert float(logs[0]["loss"]) == 0 < float(logs[1]["loss"]) and float(logs[1]["negatives_per_query"]) == 3
 
 
 def test_keys_of_the_same_text_are_no_negatives(data_bin: Path) -> None:
@@ -150,15 +141,6 @@ def test_one_momentum_step_an_update_whatever_the_frequency(data_bin: Path) -> N
     assert int(model.key_queue.fill) == 9
 
 
-def test_no_gradient_reaches_the_keys(data_bin: Path) -> None:
-    model, criterion, dataset, _ = parts(data_bin, *MOCO, "--queue-size", "20")
-    backward(model, criterion, batch(dataset, 0, 1, 2))
-    _, _, _, gradients = backward(model, criterion, batch(dataset, 3, 4))
-    assert gradients
-    assert gradients.keys() == {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-    assert not any(name.startswith("key_") for name in gradients)
-
-
 def test_the_symmetric_form_is_both_directions(paired_bin: Path) -> None:
     """With an unchanged key encoder: the loss of the pairs one way plus the other way."""
     losses = {}
@@ -174,28 +156,3 @@ def test_the_symmetric_form_is_both_directions(paired_bin: Path) -> None:
         assert size == (6 if name == "both" else 3)
         assert int(model.key_queue.fill) == (15 if name == "both" else 12)
     assert losses["both"] == pytest.approx(losses["there"] + losses["back"], rel=1e-4)
-
-
-def test_a_queue_of_another_size_begins_empty(data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
-    model, criterion, dataset, _ = parts(data_bin, *MOCO, "--queue-size", "20")
-    backward(model, criterion, batch(dataset, 0, 1, 2))
-    other, _, _, _ = parts(data_bin, *MOCO, "--queue-size", "30")
-    with caplog.at_level(logging.WARNING):
-        other.load_state_dict(model.state_dict())
-    assert int(other.key_queue.fill) == int(other.key_queue.pointer) == 0
-    assert "shapes differ: key_queue.fill" in caplog.text
-    same, _, _, _ = parts(data_bin, *MOCO, "--queue-size", "20")
-    same.load_state_dict(model.state_dict())
-    assert int(same.key_queue.fill) == 3
-
-
-@pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16])
-def test_half_precision_keeps_queue_and_masters(precision: torch.dtype, data_bin: Path) -> None:
-    model, criterion, dataset, _ = parts(data_bin, *MOCO, "--queue-size", "20")
-    backward(model, criterion, batch(dataset, 0, 1, 2))
-    model.to(precision)
-    assert model.key_queue.keys.dtype == model.key_encoder.encoder.layers[0].fc1.weight.dtype == torch.float32
-    loss, _, log, _ = backward(model, criterion, batch(dataset, 3, 4))
-    assert loss.dtype == torch.float32
-    assert bool(loss.isfinite())
-    assert float(log["queue_fill"]) == 3

@@ -119,20 +119,6 @@ def test_the_guide_and_layer_0_are_unchanged_after_50_updates(data_bin: Path) ->
     assert len(moved) > 30
 
 
-@pytest.mark.slow
-def test_a_large_lambda_holds_the_encoder(data_bin: Path) -> None:
-    """After the same updates the distance is the smaller the larger lambda is."""
-    found = []
-    for weight in ("0", "0.1", "10"):
-        trainer, _, _ = train(
-            data_bin, "--optimizer", "adam", "--lr", "1e-3", "--regularizer-weight", weight, updates=25
-        )
-        model = trainer.get_model()
-        pairs = zip(model.encoder.sentence_encoder.parameters(), model.frozen_encoder.encoder.parameters(), strict=True)
-        found.append(sum((p.detach() - q).square().sum().item() for p, q in pairs))
-    assert found[0] > 2 * found[1] > 20 * found[2]
-
-
 def test_guide_dropout_is_off_unless_asked_for(data_bin: Path) -> None:
     for flags, same in (((), True), (("--guide-dropout",), False)):
         model, _, dataset, _ = parts(data_bin, *GUIDED, "--dropout", "0.3", *flags)
@@ -173,23 +159,18 @@ def test_training_starts_from_what_was_loaded(data_bin: Path, tmp_path: Path) ->
     assert not torch.equal(model.frozen_encoder.encoder.layers[0].fc1.weight, block)
 
 
-def test_a_checkpoint_without_a_guide_brings_its_encoder(data_bin: Path) -> None:
+@pytest.mark.parametrize("name", ["frozen_encoder.", "guide.", ""])
+def test_checkpoints_with_and_without_a_guide_open(name: str, data_bin: Path) -> None:
+    """Versions before 0.2 called the frozen encoder a guide; without one the checkpoint brings its encoder."""
     model, _, _, _ = parts(data_bin, *GUIDED)
-    plain = {name: value + 1 for name, value in model.state_dict().items() if not name.startswith("frozen_encoder.")}
-    model.load_state_dict(plain)
-    assert torch.equal(
-        model.frozen_encoder.encoder.layers[1].fc2.bias, plain["encoder.sentence_encoder.layers.1.fc2.bias"]
-    )
-
-
-def test_a_checkpoint_that_calls_the_frozen_encoder_guide_opens(data_bin: Path) -> None:
-    """As versions before 0.2 did."""
-    model, _, _, _ = parts(data_bin, *GUIDED)
-    # other values than the encoder's, which fill a frozen encoder that is not in the checkpoint
-    old = {name.replace("frozen_encoder.", "guide."): value for name, value in model.state_dict().items()}
-    expected = old["guide.encoder.layers.1.fc2.bias"] = old["guide.encoder.layers.1.fc2.bias"] + 1
-    model.load_state_dict(old)
-    assert torch.equal(model.frozen_encoder.encoder.layers[1].fc2.bias, expected)
+    saved = {key: value + key.startswith("frozen_encoder.") + 1 for key, value in model.state_dict().items()}
+    guides = {key: saved.pop(key) for key in [*saved] if key.startswith("frozen_encoder.")}
+    if name:
+        saved |= {key.replace("frozen_encoder.", name): value for key, value in guides.items()}
+    bias = "layers.1.fc2.bias"
+    expected = guides[f"frozen_encoder.encoder.{bias}"] if name else saved[f"encoder.sentence_encoder.{bias}"]
+    model.load_state_dict(saved)
+    assert torch.equal(model.frozen_encoder.state_dict()[f"encoder.{bias}"], expected)
 
 
 def test_a_checkpoint_with_a_guide_starts_other_recipes(data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -115,12 +115,6 @@ def test_gradient_is_the_slope_of_equation_5(block: int, paired_bin: Path, monke
             assert gradient[row, column].item() == pytest.approx(slope, rel=1e-3, abs=1e-4)
 
 
-def test_one_text_has_no_negatives(data_bin: Path) -> None:
-    model, criterion, dataset, _ = parts(data_bin, *ONE)
-    loss, size, _ = criterion(model, dataset.collater([dataset[0]]))
-    assert loss == 0 and size == 0
-
-
 def test_the_recipe_of_simcse_has_one_direction(paired_bin: Path) -> None:
     recipe = OmegaConf.load(ROOT / "examples/simcse/config/unsupervised.yaml")
     flags = shlex.split(RECIPES["simcse"].flags)

@@ -11,7 +11,6 @@ import torch
 
 from fairseq_clear.data.batch import Batch
 from fairseq_clear.evaluation.checkpoints import load_model
-from fairseq_clear.modules.key_queue import KeyQueue
 from tests.criterions.test_clear_nt_xent import backward, parts
 from tests.faults.commands import MOCO, NT_XENT, fairseq_train, run
 from tests.objectives import oracles
@@ -36,23 +35,26 @@ def vectors_of(guide: Path, data: Path, views: dict[str, Any], missing: int = -1
 
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", ["0", "40"])
+@pytest.mark.parametrize("is_separate", [False, True])
 @pytest.mark.parametrize(
     "flags",
     [(*PAIRS, "--augment", "none"), ("--views", "same", "--hard-negatives", "other,bt", "--augment", "del-word")],
     ids=["pairs", "hard negatives, <del>"],
 )
-def test_nt_xent_against_the_oracle(flags: tuple[str, ...], chunk: str, paired_bin: Path, guide: Path) -> None:
-    model, criterion, dataset, task = parts(
-        paired_bin, *PLAIN, *flags, *GUIDED, str(guide), "--encode-chunk-size", chunk
-    )
+def test_nt_xent_against_the_oracle(
+    flags: tuple[str, ...], is_separate: bool, chunk: str, paired_bin: Path, guide: Path
+) -> None:
+    """The guide is a separate encoder, or the model itself."""
+    masking = (*GUIDED, str(guide)) if is_separate else GUIDED[:-1]
+    model, criterion, dataset, task = parts(paired_bin, *PLAIN, *flags, *masking, "--encode-chunk-size", chunk)
     sample = dataset.collater([dataset[index] for index in range(8)])
     views = sample["views"]
     has_deleted = bool((views["tokens"] == task.del_idx).any())
     assert has_deleted == ("del-word" in flags)
-    g = vectors_of(guide, paired_bin, views, task.del_idx)
-    assert g.shape == (len(views["tokens"]), 24)
     with torch.no_grad():
         z = model(views=views["tokens"])[1]["projections"]
+    g = vectors_of(guide, paired_bin, views, task.del_idx) if is_separate else z
+    assert g.shape == (len(views["tokens"]), 24 if is_separate else 128)
     positive = torch.arange(16).roll(8)
     identity = torch.cat([views["identity"].repeat(2), views["negative_identity"]])
     same = (identity[:16].unsqueeze(1) == identity).numpy()  # the query itself, its positive, blank hard negatives
@@ -67,9 +69,8 @@ def test_nt_xent_against_the_oracle(flags: tuple[str, ...], chunk: str, paired_b
     assert size == left.any(axis=1).sum()
     assert log["candidates"] == (~same).sum() and log["negatives"] == left.sum()
     by_itself = nearer(z[:16], z, z[positive], 0.0)
-    assert (by_itself & ~same).sum() != (masked & ~same).sum(), (
-        "the negative control: the model itself masks other candidates"
-    )
+    differs = (by_itself & ~same).sum() != (masked & ~same).sum()
+    assert differs == is_separate, "the negative control: the model itself masks other candidates"
 
 
 @pytest.mark.parametrize(
@@ -112,6 +113,35 @@ def test_moco_keeps_the_guides_vectors_with_the_keys(
     loss, size, log = criterion(model, second)
     assert loss.item() == pytest.approx(expected, rel=1e-4, abs=1e-5) and size == counted
     assert log["candidates"] == masked.size and log["negatives"] == (~masked).sum()
+
+
+def test_the_share_is_logged(paired_bin: Path) -> None:
+    for criterion in ((), ("--criterion", "clear_moco", "--queue-size", "30")):
+        for flags, is_logged in (((), False), (("--false-negatives", "guide:margin=0.5"), True)):
+            trainer, dataset = build(paired_bin, *PLAIN, "--augment", "none", *PAIRS, *criterion, *flags)
+            for rows in (range(9, 15), range(6)):  # the queue is empty at first
+                log = trainer.train_step([dataset.collater([dataset[index] for index in rows])])
+            assert ("false_negative_share" in log) == is_logged
+            if is_logged:
+                assert 0 <= float(log["false_negative_share"]) <= 1
+
+
+def test_moco_masks_keys_of_the_queue(paired_bin: Path) -> None:
+    flags = ("--criterion", "clear_moco", "--queue-size", "30", "--false-negatives", "guide:margin=0.5")
+    model, criterion, dataset, _ = parts(
+        paired_bin, *PLAIN, "--augment", "none", "--views", "paraphrase:original,bt", *flags
+    )
+    model.begin_training()
+    model.train()
+    criterion(model, dataset.collater([dataset[index] for index in range(9, 15)]))
+    keys = model.key_queue.keys[:6].clone()
+    second = dataset.collater([dataset[index] for index in range(4)])
+    with torch.no_grad():
+        z = model(views=second["views"]["tokens"])[1]["projections"]  # the key encoder has the same weights
+    masked = nearer(z[:4], keys, z[4:], 0.5)
+    _, size, log = criterion(model, second)
+    assert 0 < masked.sum() < 24
+    assert log["candidates"] == 24 and log["negatives"] == (~masked).sum() and size == (~masked).any(axis=1).sum()
 
 
 def test_the_guide_is_neither_trained_nor_saved(paired_bin: Path, guide: Path) -> None:
@@ -183,25 +213,7 @@ def test_a_queue_without_the_guides_vectors_begins_empty(data_bin: Path, guide: 
     assert int(larger.key_queue.fill) == 0
 
 
-def test_the_queue_undoes_and_checks_guides() -> None:
-    queue, other = (KeyQueue(5, 2, guide_width=3, undoable=True) for _ in range(2))
-    for each in (queue, other):
-        each.enqueue(torch.eye(2), torch.arange(2), 7 * torch.eye(3)[:2])
-        each.confirm()
-    assert torch.equal(queue.guides[:2], torch.eye(3)[:2]) and torch.equal(queue.checksum(), other.checksum())
-    for count in (4, 9):
-        queue.enqueue(torch.randn(count, 2), torch.arange(count), torch.randn(count, 3))
-    queue.undo()
-    assert all(torch.equal(value, other.state_dict()[name]) for name, value in queue.state_dict().items())
-    other.guides.add_(1)
-    assert not torch.equal(queue.checksum(), other.checksum())
-    queue.clear()
-    assert not queue.guides.any()
-
-
 def test_mistakes_are_one_line(paired_bin: Path, guide: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "text.pt").write_text("no checkpoint")
     other = tmp_path / "other"
     shutil.copytree(paired_bin, other)
     lines = (other / "dict.txt").read_text().splitlines()
@@ -215,8 +227,6 @@ def test_mistakes_are_one_line(paired_bin: Path, guide: Path, tmp_path: Path, ca
         (paired_bin, (*GUIDED, str(unrecorded)), f"--guide {unrecorded / 'model.pt'}: its vocabulary is not"),
         (paired_bin, ("--guide", str(guide)), f"--guide {guide}: only decides what --false-negatives masks; add"),
         (paired_bin, (*GUIDED, "none.pt"), "--guide none.pt: no such file or folder; give a folder of"),
-        (paired_bin, (*GUIDED, str(tmp_path / "empty")), f"--guide {tmp_path / 'empty'}: has no model.pt"),
-        (paired_bin, (*GUIDED, str(tmp_path / "text.pt")), "text.pt: not a complete checkpoint"),
         (other, (*GUIDED, str(guide)), f"--guide {guide / 'model.pt'}: its vocabulary is not"),
         (
             paired_bin,

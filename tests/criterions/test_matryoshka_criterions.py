@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from tests.criterions.test_clear_nt_xent import backward, parts
-from tests.objectives import oracles
 from tests.training import build
 
 PLAIN = ("--augment", "none", "--mlm-weight", "0", "--projection-layers", "0")
@@ -42,40 +41,6 @@ def test_it_is_the_mean_of_its_dimensions(name: str, paired_bin: Path) -> None:
     assert mean.item() == pytest.approx(float(np.mean([one.item() for one in each])), rel=1e-5)
     assert len({round(one.item(), 3) for one in each}) == 3
     assert any(not torch.equal(gradients[key], of_mean[key]) for key in gradients)
-
-
-def test_nt_xent_on_real_vectors(paired_bin: Path) -> None:
-    flags = (*CRITERIONS["nt-xent"], "--matryoshka", "8,32", "--temperature", "0.2")
-    model, criterion, dataset, _ = parts(paired_bin, *flags)
-    sample = dataset.collater([dataset[index] for index in range(5)])
-    assert len(set(sample["views"]["identity"].tolist())) == 5
-    with torch.no_grad():
-        vectors = model(views=sample["views"]["tokens"])[1]["projections"].double().numpy()
-    loss, size, _ = criterion(model, sample)
-    expected = [oracles.clear_equation_2(vectors[:, :d], 0.2) for d in (8, 32)]
-    assert loss.item() == pytest.approx(sum(expected) / 2, rel=1e-4) and size == 10
-
-
-def test_the_queue_is_truncated_too(paired_bin: Path) -> None:
-    model, criterion, dataset, _ = parts(
-        paired_bin, *CRITERIONS["moco"], "--matryoshka", "8,32", "--temperature", "0.2"
-    )
-    model.begin_training()
-    model.train()
-    first, second = (dataset.collater([dataset[index] for index in rows]) for rows in (range(9, 15), range(4)))
-    criterion(model, first)
-    keys = model.key_queue.keys[:6].double().numpy().copy()
-    assert np.allclose(np.linalg.norm(keys, axis=1), 1) and keys.shape[1] == 128, "whole keys are stored"
-    tokens = second["views"]["tokens"]
-    with torch.no_grad():
-        vectors = model(views=tokens)[1]["projections"].double().numpy()  # the key encoder has the same weights
-    loss, size, _ = criterion(model, second)
-    expected = 0.0
-    for d in (8, 32):
-        for q, positive in zip(vectors[:4, :d], vectors[4:, :d], strict=True):
-            nearest = oracles.phi(q, positive, 0.2)
-            expected -= np.log(nearest / (nearest + sum(oracles.phi(q, key[:d], 0.2) for key in keys))) / 2
-    assert loss.item() == pytest.approx(expected, rel=1e-4) and size == 4
 
 
 @pytest.mark.parametrize(("layers", "is_told"), [("2", True), ("0", False)])

@@ -15,34 +15,64 @@ from fairseq_cli import preprocess
 
 from fairseq_clear.data.batch import Batch, Examples, collate
 from fairseq_clear.errors import UserError
-from fairseq_clear.seeding import rng_for
 from fairseq_clear.text.documents import content_hash
 from fairseq_clear.tokens import Ragged
-from tests.conftest import WORDS, run, sentences, tool
+from tests.conftest import WORDS, sentences
 from tests.training import build, instances, rows_of
 
 pytestmark = pytest.mark.slow
 
-AUGMENTS = ["none", "del-word", "del-span+reorder", "del-word:ratio=0.3/reorder"]
+SOURCES = (
+    *("--augment del-span+reorder", "--augment del-word:ratio=0.3/reorder --sample-break-mode complete"),
+    *("--augment slice --views span:min=3,max=9,strategy=adjacent", "--augment slice --views neighbor:sentences=2"),
+    "--augment none --views cloze:keep=0.5",
+)
+PARTS = ("", "--mlm-weight 0", "--contrastive-weight 0", "--mlm-copies 2")
+JOINT = SOURCES[2] + " --anchor-mlm joint"
 
 
-def views(dataset: Any, workers: int, epochs: list[int]) -> list[list[list[int]]]:
-    """All views of each epoch, as the loader delivers them."""
-    batches = [list(range(begin, begin + 8)) for begin in range(0, 24, 8)]
-    loader = torch.utils.data.DataLoader(
-        dataset, batch_sampler=batches, collate_fn=dataset.collater, num_workers=workers, persistent_workers=False
-    )
-    found = []
-    for epoch in epochs:
+@pytest.mark.parametrize("flags", [*SOURCES, JOINT, "--augment none"])
+def test_items_do_not_depend_on_data_workers(flags: str, data_bin: Path) -> None:
+    _, dataset = build(data_bin, *flags.split())
+
+    def items(workers: int) -> list[Any]:
+        """Views and masked targets of two epochs, as the loader delivers them."""
+        batches = [list(range(begin, begin + 4)) for begin in range(0, 16, 4)]
+        loader = torch.utils.data.DataLoader(
+            dataset, batch_sampler=batches, collate_fn=dataset.collater, num_workers=workers
+        )
+        found = []
+        for epoch in (1, 2):
+            dataset.set_epoch(epoch)
+            for batch in loader:
+                targets = batch["target"] if "target" in batch else batch["views"]["target"]
+                found.append(batch["views"]["tokens"].tolist() + targets.tolist())
+        return found
+
+    alone = items(0)
+    assert alone == items(2) and alone[:4] != alone[4:]
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("source", SOURCES)
+def test_sizes_bound_every_epoch_and_the_stand_in_has_the_shape_of_a_batch(
+    source: str, part: str, data_bin: Path
+) -> None:
+    _, dataset = build(data_bin, *source.split(), *part.split(), "--tokens-per-sample", "12")
+    copies = set()
+    for epoch in (1, 2):
         dataset.set_epoch(epoch)
-        found.append([batch["views"]["tokens"].tolist() + batch["target"].tolist() for batch in loader])
-    return found
-
-
-@pytest.mark.parametrize("augment", AUGMENTS)
-def test_items_do_not_depend_on_data_workers(augment: str, data_bin: Path) -> None:
-    _, dataset = build(data_bin, "--augment", augment)
-    assert views(dataset, 0, [1, 2]) == views(dataset, 2, [1, 2])
+        for index in range(len(dataset)):
+            item = dataset[index]
+            lengths = list(map(len, rows_of(item)))
+            assert max(lengths) <= dataset.size(index) <= 12 and sum(lengths) <= dataset.num_tokens(index)
+            copies.add(len(item.sources))
+    assert dataset.num_tokens_vec(np.array([2, 5])).tolist() == [dataset.num_tokens(2), dataset.num_tokens(5)]
+    real, stand_in = dataset.collater([dataset[0]]), dataset.collater([])
+    assert real.keys() == stand_in.keys() and real["net_input"].keys() == stand_in["net_input"].keys()
+    assert (real["is_empty"], stand_in["is_empty"]) == (False, True)
+    assert stand_in["ntokens"] == stand_in["nsentences"] == 0
+    assert {len(stand_in["net_input"].get("src_tokens", []))} == copies
 
 
 @pytest.mark.parametrize(
@@ -96,28 +126,16 @@ def flatten(sample: Any) -> list[np.ndarray]:
     return [np.asarray(sample)]
 
 
-def test_items_do_not_depend_on_order_and_do_on_epoch_seed_and_view(data_bin: Path) -> None:
-    _, dataset = build(data_bin)
-    dataset.set_epoch(1)
+def test_items_depend_on_epoch_seed_and_view(data_bin: Path) -> None:
+    def views(epoch: int, *flags: str) -> list[list[int]]:
+        _, dataset = build(data_bin, *flags)
+        dataset.set_epoch(epoch)
+        pairs = [instances(dataset[index])[0] for index in range(12)]
+        return [view.tolist() for pair in pairs for view in (pair.anchor, *pair.positives)]
 
-    def items() -> list[list[int]]:
-        return [
-            view.tolist()
-            for i in range(12)
-            for inst in instances(dataset[i])
-            for view in (inst.anchor, *inst.positives)
-        ]
-
-    first = items()
-    dataset[7], dataset[3]
-    assert items() == first
-    assert any(a != b for a, b in zip(first[::2], first[1::2], strict=True))
-    dataset.set_epoch(2)
-    assert items() != first
-    dataset.set_epoch(1)
-    assert items() == first
-    _, other = build(data_bin, "--seed", "2")
-    assert [instances(other[i])[0].anchor.tolist() for i in range(12)] != first[::2]
+    first = views(1)
+    assert first == views(1) and first not in (views(2), views(1, "--seed", "2"))
+    assert any(one != other for one, other in zip(first[::2], first[1::2], strict=True))
 
 
 def test_the_trainers_iterator_delivers_the_masks_of_its_epoch(data_bin: Path) -> None:
@@ -131,23 +149,7 @@ def test_the_trainers_iterator_delivers_the_masks_of_its_epoch(data_bin: Path) -
         return [batch["target"].tolist() for batch in iterator.next_epoch_itr()]
 
     assert second_epoch("0") == second_epoch("2")
-    assert second_epoch("0") != second_epoch("2", "--persistent-workers")
-
-
-@pytest.mark.parametrize("augment", AUGMENTS)
-@pytest.mark.parametrize("mode", ["eos", "complete"])
-def test_sizes_bound_every_epoch(augment: str, mode: str, data_bin: Path) -> None:
-    flags = ("--augment", augment, "--sample-break-mode", mode, "--tokens-per-sample", "16")
-    for parts in ((), ("--mlm-weight", "0"), ("--contrastive-weight", "0"), ("--mlm-copies", "2")):
-        _, dataset = build(data_bin, *flags, *parts)
-        for epoch in (1, 2):
-            dataset.set_epoch(epoch)
-            for index in range(0, len(dataset), 3):
-                item = dataset[index]
-                rows = rows_of(item)
-                assert max(map(len, rows)) <= dataset.size(index) <= 16
-                assert sum(map(len, rows)) <= dataset.num_tokens(index)
-        assert dataset.num_tokens_vec(np.array([2, 5])).tolist() == [dataset.num_tokens(2), dataset.num_tokens(5)]
+    assert second_epoch("0") != second_epoch("1", "--persistent-workers")
 
 
 def test_no_text_is_left_out_of_an_epoch(data_bin: Path) -> None:
@@ -321,83 +323,25 @@ def test_neighbours_longer_than_tokens_per_sample_are_cut_off(long_bin: Path, ca
         assert all((row[0], row[-1]) == (0, 2) for row in rows[:2])
 
 
-def test_blank_lines_are_dropped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    data = binarize(tmp_path, "one two\n\n\nthree\n\n")
-    caplog.set_level(logging.INFO)
-    _, dataset = build(data, "--tokens-per-sample", "12", "--augment", "none")
-    assert [len(instances(dataset[index])[0].anchor) for index in range(len(dataset))] == [4, 3]
-    assert "2 sentences; 3 blank lines dropped, 0 longer than --tokens-per-sample 12" in caplog.text
+def test_data_without_a_sentence_split_or_folder(
+    data_bin: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    blank, task = binarize(tmp_path, "\n\n"), build(data_bin)[0].task
+    for load, said in (
+        (lambda: build(blank), "no sentence"),
+        (lambda: build(tmp_path), "fairseq-clear prepare"),
+        (lambda: task.load_dataset("tset"), "tset"),
+    ):
+        caplog.clear()
+        with pytest.raises(SystemExit) as stop:
+            load()
+        assert stop.value.code == 2 and said in caplog.text
 
 
-def test_only_blank_lines_is_an_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    data = binarize(tmp_path, "\n\n")
-    with pytest.raises(SystemExit):
-        build(data)
-    assert "no sentence" in caplog.text
-
-
-def test_missing_split_and_folder(data_bin: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    trainer, _ = build(data_bin)
-    with pytest.raises(SystemExit):
-        trainer.task.load_dataset("tset")
-    assert "tset" in caplog.text
-    caplog.clear()
-    with pytest.raises(SystemExit):
-        build(tmp_path)
-    assert "fairseq-clear prepare" in caplog.text
-
-
-def test_shards_take_turns(tmp_path: Path) -> None:
-    first, second = tmp_path / "a", tmp_path / "b"
-    for folder, seed in ((first, 1), (second, 5)):
-        folder.mkdir()
-        (folder / "text").write_text("\n".join(sentences(10, seed)))
-    for folder, extra in ((first, ()), (second, ("--srcdict", first / "bin" / "dict.txt"))):
-        command = ("--only-source", "--trainpref", folder / "text", "--destdir", folder / "bin", "--workers", "1")
-        run(*tool("preprocess"), *command, *extra)
-    trainer, _ = build(f"{first / 'bin'}:{second / 'bin'}")
+def test_shards_take_turns(paired_bin: Path) -> None:
+    task = build(f"{paired_bin}:{paired_bin}/paraphrase/other")[0].task
     texts = []
     for epoch in (1, 2, 3):
-        trainer.task.load_dataset("train", epoch=epoch)
-        texts.append([instances(trainer.task.dataset("train")[i])[0].identity for i in range(8)])
+        task.load_dataset("train", epoch=epoch)
+        texts.append([instances(task.dataset("train")[i])[0].identity for i in range(8)])
     assert texts[0] == texts[2] != texts[1]
-
-
-def test_the_stand_in_has_the_shape_of_a_batch(data_bin: Path) -> None:
-    for flags in ((), ("--mlm-weight", "0"), ("--contrastive-weight", "0"), ("--mlm-copies", "2")):
-        _, dataset = build(data_bin, *flags)
-        real, stand_in = dataset.collater([dataset[0]]), dataset.collater([])
-        assert real.keys() == stand_in.keys()
-        assert real["net_input"].keys() == stand_in["net_input"].keys()
-        assert (real["is_empty"], stand_in["is_empty"]) == (False, True)
-        assert stand_in["ntokens"] == stand_in["nsentences"] == 0
-
-
-def test_word_masks_cover_words(data_bin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fairseq_clear.data import masking
-    from fairseq_clear.text.tokenizers import WhitespaceTokenizer
-
-    monkeypatch.setattr(masking, "load_tokenizer", lambda folder: WhitespaceTokenizer())
-    _, dataset = build(data_bin, "--mask-whole-words")
-    assert dataset[0].targets[0].lengths == dataset[0].sources[0].lengths
-
-
-def test_generators_are_independent() -> None:
-    draws = {
-        rng_for(*key).integers(2**62) for key in [(1, 1, 1, 1), (2, 1, 1, 1), (1, 2, 1, 1), (1, 1, 2, 1), (1, 1, 1, 2)]
-    }
-    assert len(draws) == 5
-    assert rng_for(1, 2, 3, 4).integers(2**62) == rng_for(1, 2, 3, 4).integers(2**62)
-    # With hash((seed, epoch, index)) % 1e6, indices a million apart would share a generator.
-    assert len({rng_for(1, 1, index, 1).integers(2**62) for index in range(0, 10**9, 10**6)}) == 1000
-
-
-def test_identity_depends_only_on_the_content() -> None:
-    tokens = np.array([0, 5, 6, 2])
-    assert (
-        content_hash(tokens)
-        == content_hash(tokens.astype(np.int32).astype(np.int64))
-        == content_hash(tokens[::1].copy())
-    )
-    assert 0 <= content_hash(tokens) < 2**63
-    assert content_hash(tokens) != content_hash(tokens[::-1])

@@ -12,7 +12,7 @@ from scipy.stats import chi2_contingency
 
 from fairseq_clear.data.masking import Masks
 from fairseq_clear.tokens import Ragged
-from tests.training import build, rows_of
+from tests.training import build
 
 SPAN = ("--views", "span:anchors=2,positives=2,min=3,max=9", "--augment", "none", "--tokens-per-sample", "32")
 
@@ -191,63 +191,6 @@ def test_joint_batches(data_bin: Path) -> None:
         assert (tokens[row, :length].numpy()[~hidden[:length]] == anchor[~hidden[:length]]).all()
     stand_in = dataset.collater([])
     assert stand_in["views"].keys() == batch["views"].keys() and (stand_in["views"]["target"] == known.pad()).all()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("flags", [(), ("--mlm-weight", "0"), ("--contrastive-weight", "0"), ("--mlm-copies", "2")])
-@pytest.mark.parametrize(
-    "source",
-    [
-        SPAN,
-        ("--views", "neighbor", "--augment", "slice", "--tokens-per-sample", "12"),
-        ("--views", "cloze:keep=0.5", "--augment", "none", "--tokens-per-sample", "12"),
-    ],
-)
-def test_sizes_bound_every_epoch(source: tuple[str, ...], flags: tuple[str, ...], data_bin: Path) -> None:
-    _, dataset = build(data_bin, *source, *flags)
-    lengths, stand_in = set(), dataset.collater([])
-    for epoch in (1, 2):
-        dataset.set_epoch(epoch)
-        for index in range(len(dataset)):
-            item = dataset[index]
-            rows = rows_of(item)
-            assert max(map(len, rows)) <= dataset.size(index)
-            assert sum(map(len, rows)) <= dataset.num_tokens(index)
-            lengths.add(len(item.sources))
-    assert len(lengths) == 1
-    real = dataset.collater([dataset[0]])
-    assert real.keys() == stand_in.keys() and real["net_input"].keys() == stand_in["net_input"].keys()
-    assert len(stand_in["net_input"].get("src_tokens", [])) == lengths.pop()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("source", "mode"),
-    [
-        ("span:min=3,max=9,strategy=adjacent", "separate"),
-        ("span:min=3,max=9,strategy=adjacent", "joint"),
-        ("neighbor:sentences=2", "separate"),
-        ("cloze:keep=0.5", "separate"),
-    ],
-)
-def test_items_do_not_depend_on_data_workers(source: str, mode: str, data_bin: Path) -> None:
-    _, dataset = build(data_bin, "--views", source, "--augment", "slice", "--anchor-mlm", mode)
-
-    def items(workers: int) -> list[list[list[int]]]:
-        batches = [list(range(begin, begin + 4)) for begin in range(0, 16, 4)]
-        loader = torch.utils.data.DataLoader(
-            dataset, batch_sampler=batches, collate_fn=dataset.collater, num_workers=workers
-        )
-        found = []
-        for epoch in (1, 2):
-            dataset.set_epoch(epoch)
-            for batch in loader:
-                targets = batch["target"] if "target" in batch else batch["views"]["target"]
-                found.append(batch["views"]["tokens"].tolist() + targets.tolist())
-        return found
-
-    assert items(0) == items(2)
-    assert items(0)[:4] != items(0)[4:]
 
 
 @pytest.mark.parametrize("source", ["span:min=3,max=9", "neighbor", "cloze", "titles:longest=60"])

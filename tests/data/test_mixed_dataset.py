@@ -233,27 +233,6 @@ def test_workers_contrast_texts_of_one_corpus(data_bin: Path, other_bin: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ("--views", "neighbor", "--augment", "none"),
-        ("--views", "span:anchors=2,positives=2,min=3,max=9", "--augment", "none", "--anchor-mlm", "joint"),
-        ("--sample-break-mode", "complete"),
-        ("--contrastive-weight", "0", "--mlm-copies", "2"),
-    ],
-    ids=lambda flags: " ".join(flags[:2]),
-)
-def test_documents_and_blocks_are_mixed_too(flags: tuple[str, ...], data_bin: Path, other_bin: Path) -> None:
-    trainer, dataset = build(data_bin, "--mix", f"{data_bin}:1,{other_bin}:1", *flags)
-    alone = len(build(data_bin, *flags)[1])
-    assert dataset.counts == [alone, alone]
-    for batch in trainer.get_train_iterator(1).next_epoch_itr():
-        assert len(batch["id"]) <= 8 and not batch["is_empty"]
-    assert trainer.task.mix[1].folder == str(other_bin)
-    assert trainer.task.cfg.data == str(data_bin)
-
-
-@pytest.mark.slow
 def test_paraphrases_and_hard_negatives_are_those_of_each_corpus(
     paired_bin: Path, other_bin: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -15,10 +15,8 @@ from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.interop import exporting
 from fairseq_clear.interop.exporting import export
 from fairseq_clear.interop.importing import import_hf
-from fairseq_clear.interop.tokenizer_files import write_tokenizer
 from fairseq_clear.text.data_folders import load_tokenizer
-from fairseq_clear.text.tokenizers import SentencePieceTokenizer, WhitespaceTokenizer
-from tests.conftest import ROOT, run, sentences, tool
+from fairseq_clear.text.tokenizers import WhitespaceTokenizer
 from tests.interop.folders import NEEDS_HF, NEEDS_ST, make_folder, their_states
 
 pytestmark = [pytest.mark.slow, NEEDS_HF]
@@ -38,25 +36,6 @@ def imported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return source, parent / "ours"
 
 
-@pytest.fixture(scope="module", params=["unigram", "bpe", "unigram-bytes", "bpe-bytes"])
-def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """(checkpoint of two updates with <del> and a projection head, its data folder) on a sentencepiece vocabulary."""
-    parent = tmp_path_factory.mktemp(request.param)
-    kind, _, has_bytes = request.param.partition("-")
-    (parent / "text.txt").write_text("\n".join(sentences(300, seed=5)) + "\nQuite, 00 000 Caf\u00e9 \ufb01n!\n")
-    command = ["prepare", str(parent / "text.txt"), "--dest", str(parent / "bin"), "--spm-model-type", kind]
-    command += ["--vocab-size", "310" if has_bytes else "90", "--workers", "1"]
-    assert main(command + ([] if has_bytes else ["--no-byte-fallback"])) == 0
-    run(
-        *(*tool("train"), parent / "bin", "--user-dir", ROOT / "fairseq_clear", "--save-dir", parent, "--cpu"),
-        *("--task", "clear_lm", "--criterion", "clear_nt_xent", "--augment", "del-word", "--max-update", "2"),
-        *("--sample-break-mode", "eos", "--tokens-per-sample", "40", "--batch-size", "30", "--disable-validation"),
-        *("--arch", "clear_roberta_tiny", "--encoder-embed-dim", "32", "--encoder-ffn-embed-dim", "64"),
-        *("--encoder-attention-heads", "2", "--pooling", "mean", "--optimizer", "adam", "--lr", "0.01"),
-    )
-    return parent / "checkpoint_last.pt", parent / "bin"
-
-
 def test_there_and_back(imported: tuple[Path, Path], tmp_path: Path) -> None:
     source, ours = imported
     parities = export(ours / "model.pt", ours, tmp_path / "hf", "hf", load_tokenizer(ours))
@@ -67,30 +46,6 @@ def test_there_and_back(imported: tuple[Path, Path], tmp_path: Path) -> None:
     first, again = (torch.load(folder / "model.pt")["model"] for folder in (ours, tmp_path / "again"))
     assert first.keys() == again.keys()
     assert max((first[name] - again[name]).abs().max().item() for name in first) == 0
-
-
-def test_sentencepiece_checkpoints(trained: tuple[Path, Path], tmp_path: Path) -> None:
-    checkpoint, folder = trained
-    export(checkpoint, folder, tmp_path / "hf", "hf", load_tokenizer(folder))
-    expected = torch.stack([state.mean(0) for state in their_states(tmp_path / "hf", TEXTS)]).numpy()
-    np.testing.assert_allclose(encode(checkpoint, folder, TEXTS), expected, atol=2e-5)
-    words = torch.load(checkpoint)["model"]["encoder.sentence_encoder.embed_tokens.weight"]
-    assert json.loads((tmp_path / "hf" / "config.json").read_text())["vocab_size"] == len(words) - 1  # no <del>
-
-
-def test_sentencepiece_tokens_are_the_same(trained: tuple[Path, Path], tmp_path: Path) -> None:
-    from tokenizers import Tokenizer
-
-    _, folder = trained
-    tokenizer = load_tokenizer(folder)
-    assert isinstance(tokenizer, SentencePieceTokenizer)
-    symbols = ["<s>", "<pad>", "</s>", "<unk>", *tokenizer.symbols(), "<mask>"]
-    write_tokenizer(tokenizer, symbols, tmp_path, 40)
-    theirs = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    traps = ["  two  spaces\tand a tab ", "\u3000wide", "\U0001f600 \u2603\u2603 unknown", "x" * 300]
-    for text in [*sentences(100, seed=9), *traps]:
-        own = [symbol if symbol in symbols else "<unk>" for symbol in tokenizer.encode(text)]
-        assert [symbols[index] for index in theirs.encode(text, add_special_tokens=False).ids] == own, text
 
 
 @NEEDS_ST
@@ -278,8 +233,6 @@ def test_the_card_says_what_is_known(checkpoint: Path, data_bin: Path, tmp_path:
     assert main([*command, str(tmp_path / "sts.json")]) == 2
     assert "exists already" in capsys.readouterr().err
     assert main([*command, str(tmp_path / "sts.json"), "--overwrite"]) == 0
-    settings = [line.split("|")[1] for line in card[: card.index("## Data")].splitlines() if line.startswith("|")]
-    assert len(set(settings)) == len(settings) > 10
     (tmp_path / "sts.json").write_text("[]")
     assert main([*command, str(tmp_path / "sts.json"), "--overwrite"]) == 2
     assert "not a report of fairseq-clear" in capsys.readouterr().err

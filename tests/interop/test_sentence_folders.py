@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -116,18 +117,23 @@ def test_truncated_vectors_are_not_normalized_before(tmp_path: Path, dimension: 
     assert config.get("truncate_dim") == dimension and config["similarity_fn_name"] == "euclidean"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("config.json", "modules.json", "1_Pooling/config.json", "config_sentence_transformers.json"),
-        *("sentence_bert_config.json", "tokenizer_config.json"),
-    ],
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_sentence_folder(tmp_path_factory.mktemp("whole") / "start", "bert")
+
+
+FILES = (
+    *("config.json", "modules.json", "1_Pooling/config.json", "config_sentence_transformers.json"),
+    *("sentence_bert_config.json", "tokenizer_config.json"),
 )
-@pytest.mark.parametrize("content", ["3", "[1]", "{", "null"])
-def test_files_that_hold_something_else_are_one_error(name: str, content: str, tmp_path: Path) -> None:
-    make_sentence_folder(tmp_path / "start", "bert")
-    (tmp_path / "start" / name).write_text(content)
-    with pytest.raises(UserError) as error:
-        import_hf(tmp_path / "start", tmp_path / "encoder")
-    assert Path(name).name in str(error.value) and "\n" not in str(error.value)
-    assert not (tmp_path / "encoder").exists()
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_that_hold_something_else_are_one_error(name: str, whole: Path, tmp_path: Path) -> None:
+    for content in ("3", "[1]", "{", "null"):
+        start = shutil.copytree(whole, tmp_path / "start", dirs_exist_ok=True)
+        (start / name).write_text(content)
+        with pytest.raises(UserError) as error:
+            import_hf(start, tmp_path / "encoder")
+        assert Path(name).name in str(error.value) and "\n" not in str(error.value)
+        assert not (tmp_path / "encoder").exists()

@@ -51,6 +51,13 @@ def texts_with(name: str) -> list[str]:
     ]
 
 
+TRAPS = [
+    "  two  spaces\tand a tab ",
+    "\u3000wide",
+    "\U0001f600 \u2603\u2603 unknown",
+    "Caf\u00e9 \ufb01n 00 000!",
+    "x" * 300,
+]
 TEXTS = [text for name in sorted(NAMES) for text in texts_with(name)]
 
 
@@ -119,8 +126,10 @@ def their_vectors(folder: Path, texts: list[str]) -> np.ndarray:
 
 
 def test_vectors_are_equal(encoder: SentenceEncoder, exported: Path) -> None:
-    texts = ["the cat", *TEXTS]
+    texts = ["the cat", *TRAPS, *TEXTS]
     np.testing.assert_allclose(their_vectors(exported, texts), encoder.encode(texts), atol=1e-5)
+    rows = json.loads((exported / "config.json").read_text())["vocab_size"]
+    assert rows == len(encoder.dictionary) - ("<del>" in encoder.dictionary.indices)
 
 
 def test_vectors_differ_if_names_are_tokens(encoder: SentenceEncoder, exported: Path) -> None:

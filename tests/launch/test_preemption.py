@@ -172,12 +172,6 @@ def test_stopped_in_the_midst_of_an_epoch(undisturbed: Path, stopped: Path, data
     assert not same(saved(undisturbed), halfway)
 
 
-def test_resumed_with_another_seed_is_another_run(stopped: Path, data_bin: Path, tmp_path: Path) -> None:
-    shutil.copytree(stopped, tmp_path / "run")
-    assert finish(start(WRAPPED, data_bin, tmp_path / "run", "--seed", "2")) == [2, 2]
-    assert "is of another run: --seed 1, now 2" in log(tmp_path / "run")
-
-
 def test_stopped_in_a_validation(undisturbed: Path, data_bin: Path, tmp_path: Path) -> None:
     with paused(data_bin, tmp_path, at=("valid_step", 2)) as processes:
         processes[1].send_signal(signal.SIGUSR1)

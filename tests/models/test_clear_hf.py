@@ -185,6 +185,11 @@ def one(folder: Path, name: str, **changes: Any) -> SimpleNamespace:
     return SimpleNamespace(name=name, source=source, data=prepared(folder, source))
 
 
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    return one(tmp_path_factory.mktemp("bert"), "bert")
+
+
 @pytest.fixture(scope="module", params=RESUMED)
 def resumed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     return one(tmp_path_factory.mktemp(request.param), request.param)
@@ -228,39 +233,33 @@ def test_two_workers_make_the_update_of_one(resumed: SimpleNamespace, ranks: Ran
     assert distance(alone["after"], other["after"]) > 1e-4  # the negative control
 
 
-RECIPES: dict[str, tuple[str, ...]] = {
-    "self-guided": (
-        "--criterion",
-        "clear_self_guided",
-        "--augment",
-        "none",
-        "--objective",
-        "sg-opt",
-        "--frozen-layers",
-        "1",
-    ),
-    "regularised": ("--regularizer-weight", "0.1", "--mlm-weight", "0"),
-    "moco": ("--criterion", "clear_moco", "--queue-size", "20", "--mlm-weight", "1"),
-    "layer 1": ("--pooling", "layer:1", "--mlm-weight", "0"),
-    "first-last": ("--pooling", "first-last", "--mlm-weight", "0"),
-    "two frozen": ("--frozen-layers", "2"),
+# Flags, and which of the three blocks are trained.
+RECIPES: dict[str, list[bool]] = {
+    "--criterion clear_self_guided --augment none --objective sg-opt --frozen-layers 1": [True] * 3,
+    "--regularizer-weight 0.1 --mlm-weight 0": [True] * 3,
+    "--criterion clear_moco --queue-size 20 --mlm-weight 1": [True] * 3,
+    "--pooling layer:1 --mlm-weight 0": [True, False, False],
+    "--pooling first-last --mlm-weight 0": [True] * 3,
+    "--frozen-layers 2": [False, True, True],
+    "--frozen-layers 4 --mlm-weight 0": [False] * 3,
 }
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_every_recipe_trains_what_it_uses(recipe: str, resumed: SimpleNamespace) -> None:
-    trainer, dataset = start(resumed, *RECIPES[recipe], "--dropout", "0.1")
+@pytest.mark.parametrize("flags", RECIPES)
+def test_every_recipe_trains_what_it_uses(flags: str, resumed: SimpleNamespace) -> None:
+    trainer, dataset = start(resumed, *flags.split(), "--dropout", "0.1")
     model = trainer.get_model()
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
     batch = dataset.collater(dataset.__getitems__(range(8)))
     for _ in range(3):
         trainer.train_step([batch])
-    unreached = [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
-    assert unreached == []
-    frozen = {name for name, p in model.encoder.named_parameters() if not p.requires_grad}
-    assert any(name.startswith("mlm_head") for name in frozen) == (recipe not in ("moco", "two frozen"))
-    blocks = [any(p.requires_grad for p in block.parameters()) for block in model.backbone.layers]
-    expected = {"layer 1": [True, False, False], "two frozen": [False, True, True]}
-    assert blocks == expected.get(recipe, [True] * 3)
+    trained = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert {name for name, p in model.named_parameters() if p.grad is not None} == trained
+    moved = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
+    assert moved and all(name in trained or name.startswith("key_encoder.") for name in moved)
+    has_head = "moco" in flags or flags == "--frozen-layers 2"
+    assert any(name.startswith("encoder.mlm_head") for name in before.keys() - trained) != has_head
+    assert [any(p.requires_grad for p in block.parameters()) for block in model.backbone.layers] == RECIPES[flags]
 
 
 def test_chunks_are_the_whole(resumed: SimpleNamespace) -> None:
@@ -380,11 +379,16 @@ def edit(source: Path, **changes: Any) -> None:
     ],
 )
 def test_mistakes_are_one_line(
-    flags: list[str], change: dict[str, Any], said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    flags: list[str],
+    change: dict[str, Any],
+    said: str,
+    bert: SimpleNamespace,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    found = one(tmp_path, "bert")
-    edit(found.source, **change)
-    refused(said, caplog, found, *flags)
+    source = shutil.copytree(bert.source, tmp_path / "source")
+    edit(source, **change)
+    refused(said, caplog, SimpleNamespace(source=source, data=bert.data), *flags)
 
 
 def refused(said: str, caplog: pytest.LogCaptureFixture, *run: Any) -> None:
@@ -397,11 +401,11 @@ def refused(said: str, caplog: pytest.LogCaptureFixture, *run: Any) -> None:
 
 
 def test_encoders_that_cannot_be_trained_are_refused(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+    bert: SimpleNamespace, tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import transformers
 
-    found = one(tmp_path, "bert")
+    found = SimpleNamespace(source=shutil.copytree(bert.source, tmp_path / "source"), data=bert.data)
     for kind, said, more in (
         ("convbert", "change with the padding", {"embedding_size": 16}),
         ("gpt2", "reads a text from left to right", {"n_embd": 32, "n_layer": 2, "n_head": 2}),
@@ -438,15 +442,6 @@ def test_blocks_that_share_their_weights_are_frozen_together(tmp_path: Path, cap
     encoder = start(found, "--frozen-layers", "1")[0].get_model().backbone.model
     assert not any(p.requires_grad for p in encoder.embeddings.parameters())
     assert any(p.requires_grad for p in encoder.encoder.parameters())
-
-
-def test_all_layers_can_be_frozen(tmp_path: Path) -> None:
-    found = one(tmp_path, "bert")
-    trainer, dataset = start(found, "--frozen-layers", "4", "--mlm-weight", "0")
-    before = {name: p.detach().clone() for name, p in trainer.get_model().named_parameters()}
-    trainer.train_step([dataset.collater(dataset.__getitems__(range(8)))])
-    moved = {name for name, p in trainer.get_model().named_parameters() if not torch.equal(p, before[name])}
-    assert moved and all(name.startswith("projection_head.") for name in moved)
 
 
 def test_the_export_keeps_the_configuration(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.models.architectures import SIZES
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.models.state_dicts import EMBEDDING, VOCABULARY_ROWS
 from fairseq_clear.modules import chunking
@@ -63,6 +62,7 @@ IN_PARTS = {
     "moco, symmetric": ("--criterion", "clear_moco", "--views", "neighbor", "--queue-size", "30", "--symmetric"),
     "window": ("--attention-window", "4", "--augment", "del-word:ratio=0.6"),
     "in chunks": ("--encode-chunk-size", "60", "--augment", "del-word:ratio=0.6"),
+    "window, in chunks": ("--attention-window", "4", "--encode-chunk-size", "60", "--augment", "del-word:ratio=0.6"),
 }
 
 
@@ -136,20 +136,6 @@ def test_chunks_bound_what_is_kept(data_bin: Path) -> None:
     assert saved(32, "0") > 20 * saved(32, "80")
 
 
-def test_padding_changes_nothing(data_bin: Path) -> None:
-    trainer, _ = build(data_bin)
-    model = trainer.get_model().eval()
-    tokens = torch.tensor([[0, 10, 11, 12, 2]])
-    padded = torch.cat([tokens, torch.full((1, 6), 1)], dim=1)
-    other = torch.tensor([[0, 10, 11, 12, 13, 14, 15, 16, 17, 18, 2]])
-    for pooling in ("cls", "mean", "max", "first-last", "last2", "layer:0", "layer:1", "layer:2"):
-        alone = model.embed(tokens, pooling)
-        batched = model.embed(torch.cat([padded, other]), pooling)
-        assert alone.shape == (1, 128)
-        torch.testing.assert_close(alone[0], batched[0], atol=1e-5, rtol=1e-4)
-        assert (alone[0] - batched[1]).abs().max() > 1e-3
-
-
 @pytest.mark.parametrize(
     ("flags", "widths"),
     [
@@ -183,61 +169,41 @@ def state(data: Path, *flags: str) -> tuple[Any, dict[str, torch.Tensor]]:
     return model, weights
 
 
-def test_a_stock_checkpoint_is_extended(data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
-    model, weights = state(data_bin)
-    fresh = model.state_dict()[EMBEDDING][-1].clone()
-    stock = {name: value for name, value in weights.items() if not name.startswith("projection_head.")}
-    for name in VOCABULARY_ROWS:
-        stock[name] = stock[name][:-1].clone()
-    model.load_state_dict(dict(stock))
-    loaded = model.state_dict()
-    assert torch.equal(loaded[EMBEDDING][:-1], stock[EMBEDDING])
-    assert torch.equal(loaded[EMBEDDING][-1], fresh)
-    assert "<del>" in caplog.text
-    assert "projection_head.layers.0.weight" in caplog.text
-
-
-@pytest.mark.parametrize("criterion", ["clear_moco", "clear_self_guided"])
-def test_copies_are_not_reported_as_fresh(criterion: str, data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """begin_training fills them; of a stock checkpoint only <del> and the projection head are fresh."""
+@pytest.mark.parametrize("criterion", ["clear_nt_xent", "clear_moco", "clear_self_guided"])
+def test_a_stock_checkpoint_is_extended(criterion: str, data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Only <del> and the projection head are fresh; begin_training fills key encoder and guide."""
+    augment = () if criterion == "clear_nt_xent" else ("--augment", "none")
+    model = build(data_bin, "--criterion", criterion, *augment)[0].get_model()
     _, weights = state(data_bin)
-    model = build(data_bin, "--criterion", criterion, "--augment", "none")[0].get_model()
-    stock = {name: value for name, value in weights.items() if not name.startswith("projection_head.")}
+    fresh = model.state_dict()[EMBEDDING][-1].clone()
+    stock = {name: value for name, value in weights.items() if name.startswith("encoder.")}
     for name in VOCABULARY_ROWS:
         stock[name] = stock[name][:-1].clone()
     model.load_state_dict(dict(stock))
-    deleted, fresh = (record.getMessage() for record in caplog.records)
-    assert "<del>" in deleted
-    assert fresh.startswith("not in the checkpoint, freshly initialised: projection_head.layers.0.bias, ")
-    assert not any(name in fresh for name in ("frozen_encoder.", "key_encoder.", "key_queue."))
-    copy = (model.frozen_encoder or model.key_encoder).encoder.embed_tokens.weight
-    assert torch.equal(copy[:-1], stock[EMBEDDING])
+    deleted, others = (record.getMessage() for record in caplog.records)
+    assert "<del>" in deleted and "projection_head.layers.0.weight" in others
+    assert not any(name in others for name in ("frozen_encoder.", "key_encoder.", "key_queue."))
+    loaded = model.state_dict()
+    assert torch.equal(loaded[EMBEDDING][:-1], stock[EMBEDDING]) and torch.equal(loaded[EMBEDDING][-1], fresh)
+    if copy := model.frozen_encoder or model.key_encoder:
+        assert torch.equal(copy.encoder.embed_tokens.weight[:-1], stock[EMBEDDING])
 
 
-def test_foreign_parts_are_dropped_and_named(data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_does_not_fit_is_dropped_and_named(data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Parts of other recipes, a head of another shape, and the row of <del> where the run has none."""
     model, weights = state(data_bin)
-    for name, level in (("key_queue.keys", logging.INFO), ("another_head.weight", logging.WARNING)):
+    more = {name: torch.cat([weights[name], weights[name][-1:] + 1]) for name in VOCABULARY_ROWS}
+    for others, level, said in (
+        ({"key_queue.keys": torch.zeros(3)}, logging.INFO, "key_queue.keys"),
+        ({"another_head.weight": torch.zeros(3)}, logging.WARNING, "another_head.weight"),
+        ({"projection_head.layers.0.weight": torch.zeros(7, 128)}, logging.WARNING, "projection_head.layers.0.weight"),
+        (more, logging.WARNING, "<del>"),
+    ):
         caplog.clear()
         with caplog.at_level(logging.INFO):
-            model.load_state_dict({**weights, name: torch.zeros(3)})
-        assert [(record.levelno, name in record.getMessage()) for record in caplog.records] == [(level, True)]
-
-
-def test_a_head_of_another_shape_is_initialised_anew(data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
-    model, weights = state(data_bin)
-    weights["projection_head.layers.0.weight"] = torch.zeros(7, 128)
-    model.load_state_dict(weights)
-    assert "their shapes differ: projection_head.layers.0.weight" in caplog.text
-
-
-def test_a_row_too_many_is_dropped(data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
-    model, weights = state(data_bin)
-    for name in VOCABULARY_ROWS:
-        weights[name] = torch.cat([weights[name], weights[name][-1:] + 1])
-    kept = weights[EMBEDDING][:-1].clone()
-    model.load_state_dict(weights)
-    assert torch.equal(model.state_dict()[EMBEDDING], kept)
-    assert "last vocabulary row is dropped" in caplog.text
+            model.load_state_dict({**weights, **others})
+        assert {(record.levelno, said in record.getMessage()) for record in caplog.records} == {(level, True)}
+        assert torch.equal(model.state_dict()[EMBEDDING], weights[EMBEDDING])
 
 
 def test_another_architecture_is_refused(data_bin: Path) -> None:
@@ -256,11 +222,3 @@ def test_another_architecture_is_refused(data_bin: Path) -> None:
         weights[name] = weights[name][:-5]
     with pytest.raises(UserError, match=r"dict\.txt"):
         model.load_state_dict(weights)
-
-
-def test_sizes_are_berts_miniatures(data_bin: Path) -> None:
-    assert {width // 64 * 64 for _, width in SIZES.values()} == {width for _, width in SIZES.values()}
-    trainer, _ = build(data_bin, "--arch", "clear_roberta_mini")
-    args = trainer.get_model().args
-    assert (args.encoder_layers, args.encoder_embed_dim, args.encoder_ffn_embed_dim) == (4, 256, 1024)
-    assert args.encoder_attention_heads == 4

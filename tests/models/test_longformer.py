@@ -1,7 +1,6 @@
 """The model with a window: weights and recipes of full attention, copies, chunks, precisions, fine-tuning, inference."""
 
 import copy
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fairseq_clear.evaluation.checkpoints import load_model
-from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.models.encoder_stack import WindowSelfAttention
-from fairseq_clear.text.tokenizers import WhitespaceTokenizer
-from tests.conftest import ROOT, WORDS, run, tool
 from tests.training import build
 
 pytestmark = pytest.mark.slow
@@ -96,13 +91,10 @@ def test_old_checkpoints_with_one_projection_for_query_key_and_value_load(data_b
 
 
 RECIPES = {
-    "nt_xent": (),
     "nt_xent-chunks": ("--encode-chunk-size", "300"),
     "moco": ("--criterion", "clear_moco", "--queue-size", "32", "--mlm-weight", "0"),
     "self_guided": ("--criterion", "clear_self_guided", "--augment", "none", "--pooling", "cls"),
-    "neighbor": ("--views", "neighbor", "--augment", "slice", "--sample-break-mode", "eos"),
     "prenorm": ("--encoder-normalize-before",),
-    "bf16": ("--bf16", "--optimizer", "adam"),
     "bf16-moco": ("--bf16", "--optimizer", "adam", "--criterion", "clear_moco", "--queue-size", "32"),
     "fp16": ("--fp16", "--fp16-no-flatten-grads", "--optimizer", "adam", "--fp16-init-scale", "4"),
 }
@@ -118,27 +110,12 @@ def test_every_recipe_trains(recipe: str, data_bin: Path) -> None:
     assert {module.window for module in copies} == {4}
     before = model.encoder.sentence_encoder.layers[0].self_attn.q_proj.weight.detach().clone()
     sample = dataset.collater([dataset[index] for index in range(4)])
-    assert recipe == "neighbor" or sample["views"]["tokens"].shape[1] > 40  # more than one block
+    assert sample["views"]["tokens"].shape[1] > 40  # more than one block
     for _ in range(2):
         log = trainer.train_step([sample])
     assert np.isfinite(float(log["loss"]))
     after = model.encoder.sentence_encoder.layers[0].self_attn.q_proj.weight
     assert (after - before).abs().max() > 0
-
-
-def step(data: Path, *flags: str) -> dict[str, Tensor]:
-    trainer, dataset = build(data, *LONG, *WINDOW, *flags)
-    torch.manual_seed(5)
-    sample = dataset.collater([dataset[index] for index in range(7)])
-    trainer.get_criterion()(trainer.get_model(), sample)[0].backward()
-    return {name: p.grad for name, p in trainer.get_model().named_parameters() if p.grad is not None}
-
-
-def test_chunks_have_the_gradients_of_the_whole_batch(data_bin: Path) -> None:
-    whole, chunked = step(data_bin), step(data_bin, "--encode-chunk-size", "200")
-    assert whole.keys() == chunked.keys()
-    for name, gradient in whole.items():
-        torch.testing.assert_close(gradient, chunked[name], atol=1e-5, rtol=1e-3)
 
 
 def test_copies_share_no_masks(data_bin: Path) -> None:
@@ -149,49 +126,6 @@ def test_copies_share_no_masks(data_bin: Path) -> None:
     assert masks[0][0] is masks[0][1] and masks[1][0] is masks[1][1] and masks[0][0] is not masks[1][0]
     tokens = tokens_of()
     torch.testing.assert_close(encoder(tokens)["encoder_out"][0], other(tokens)["encoder_out"][0])
-
-
-@pytest.mark.parametrize("window", ["3", "-2"])
-def test_an_invalid_window_is_one_line(window: str, data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(SystemExit), caplog.at_level("ERROR"):
-        build(data_bin, "--attention-window", window)
-    assert f"--attention-window {window}: give an even number" in caplog.text
-
-
-def train(data: Path, folder: Path, *flags: str | Path, task: Sequence[str] = ("--task", "clear_lm")) -> Path:
-    """Train for two updates with fairseq-train."""
-    run(
-        *(*tool("train"), data, "--user-dir", ROOT / "fairseq_clear", "--save-dir", folder, "--cpu"),
-        *("--optimizer", "adam", "--lr", "0.01", "--batch-size", "8", "--max-update", "2", "--disable-validation"),
-        *("--arch", "clear_roberta_tiny", "--encoder-embed-dim", "32", "--encoder-ffn-embed-dim", "64"),
-        *("--encoder-attention-heads", "2", "--max-positions", "100", *task, *flags),
-    )
-    return folder / "checkpoint_last.pt"
-
-
-@pytest.fixture(scope="module")
-def full_checkpoint(data_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    lengths = ("--sample-break-mode", "complete", "--tokens-per-sample", "100", "--pooling", "mean")
-    return train(data_bin, tmp_path_factory.mktemp("full"), "--criterion", "clear_nt_xent", *lengths)
-
-
-def test_from_full_attention_to_a_window(full_checkpoint: Path, data_bin: Path, tmp_path: Path) -> None:
-    """A full-attention checkpoint initialises a model with a window, which SentenceEncoder loads."""
-    lengths = ("--sample-break-mode", "complete", "--tokens-per-sample", "100", "--pooling", "mean")
-    start = ("--finetune-from-model", full_checkpoint)
-    window = train(data_bin, tmp_path / "w", "--criterion", "clear_nt_xent", *lengths, *start, *WINDOW)
-    assert load_model(full_checkpoint, data_bin).model.args.attention_window == 0
-    loaded = load_model(window, data_bin).model
-    assert loaded.args.attention_window == 4
-    text = " ".join(WORDS)
-    encoder = SentenceEncoder.from_pretrained(window, data_bin, tokenizer=WhitespaceTokenizer())
-    vectors = encoder.encode([text, WORDS[0]])
-    alone = encoder.encode([text])[0]
-    np.testing.assert_allclose(vectors[0], alone, atol=1e-5)
-    ids = [0, *(encoder.dictionary.index(word) for word in WORDS), 2]
-    with torch.no_grad():
-        expected = loaded.hidden_states(torch.tensor([ids]))[-1][0].mean(0)
-    np.testing.assert_allclose(alone, expected, atol=1e-5)
 
 
 def test_a_classifier_has_the_window(data_bin: Path) -> None:

@@ -97,16 +97,8 @@ def test_the_commands_apply_and_print_them(tmp_path: Path, capsys: pytest.Captur
     mine = ["mine", "--pairs", str(tmp_path / "pairs.tsv"), "--dest", str(tmp_path / "mined"), "--encoder", model]
     assert main([*mine, *common]) == 0
     assert "# prompts of queries and of passages: 'bada kefe: ', 'linu:'" in capsys.readouterr().err
-    embed = [
-        "embed",
-        str(tmp_path / "texts.txt"),
-        "--checkpoint",
-        model,
-        *common,
-        "--output",
-        str(tmp_path / "out.npy"),
-    ]
-    assert main([*embed, "--prompt-name", "query"]) == 0
+    embed = ["embed", str(tmp_path / "texts.txt"), "--checkpoint", model, "--output", str(tmp_path / "out.npy")]
+    assert main([*embed, *common, "--prompt-name", "query"]) == 0
     assert "prompt 'bada kefe: '" in capsys.readouterr().out
     np.testing.assert_allclose(
         np.load(tmp_path / "out.npy"), encoder.encode_query(["bada kefe", "baju keni"]), atol=1e-6
@@ -148,26 +140,11 @@ def test_augmentations_and_masks_leave_them_alone(tmp_path: Path) -> None:
     encoder = ours(folder_with(tmp_path), tmp_path)
     data = prepared(tmp_path, tmp_path / "source")
     prompt = prompt_ids(encoder.dictionary, encoder.tokenizer, PROMPTS["query"])
-    common = (
-        "--arch",
-        "clear_hf",
-        "--encoder-from",
-        str(tmp_path / "source"),
-        "--prompts",
-        "query",
-        "--tokens-per-sample",
-        "32",
-    )
-    spans = (
-        "--views",
-        "span:anchors=1,positives=1,min=2,max=8",
-        "--augment",
-        "del-word:ratio=0.9",
-        "--anchor-mlm",
-        "joint",
-    )
-    for flags in (("--augment", "del-word:ratio=0.9"), spans):
-        _, dataset = build(data, *common, "--mask-prob", "0.8", *flags)
+    common = ("--arch", "clear_hf", "--encoder-from", str(tmp_path / "source"), "--prompts", "query")
+    spans = ("--views", "span:anchors=1,positives=1,min=2,max=8", "--anchor-mlm", "joint")
+    for flags in ((), spans):
+        augment = ("--augment", "del-word:ratio=0.9", "--mask-prob", "0.8", "--tokens-per-sample", "32")
+        _, dataset = build(data, *common, *augment, *flags)
         batch = dataset.collater(dataset.__getitems__(range(8)))
         rows, target = batch["views"]["tokens"], batch["views"].get("target")
         assert (rows[:, 1 : 1 + len(prompt)] == torch.tensor(prompt)).all()

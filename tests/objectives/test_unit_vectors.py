@@ -1,4 +1,4 @@
-"""Unit vectors against torch's, and objectives on vectors without direction."""
+"""Unit vectors against torch's; every objective on vectors without direction, in half precision, and without negatives."""
 
 from collections.abc import Callable
 
@@ -7,33 +7,57 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_clear.objectives import OBJECTIVES, info_nce, nt_xent
+from fairseq_clear.objectives import OBJECTIVES
 from fairseq_clear.objectives.unit_vectors import unit_vectors
 
-Loss = Callable[[Tensor], Tensor]
-OTHERS = F.normalize(torch.randn(6, 5, generator=torch.Generator().manual_seed(2)), dim=-1)
+Result = tuple[Tensor, Tensor, dict[str, Tensor]]
 
 
-def symmetric(z: Tensor) -> Tensor:
-    rows = len(z)
-    return nt_xent(z, z, torch.arange(rows).roll(rows // 2), temperature=0.05, excluded=torch.eye(rows).bool())[0]
+def symmetric(z: Tensor, tau: float) -> Result:
+    """Both views of each text are in ``z``."""
+    positive, own = torch.arange(len(z)).roll(len(z) // 2), torch.eye(len(z)).bool()
+    return OBJECTIVES["nt-xent"].function(z, z, positive, temperature=tau, excluded=own)
 
 
-def guided(name: str) -> Loss:
-    layers = 3 if name == "opt3" else 1
-
-    def loss(z: Tensor) -> Tensor:
-        guides = z.roll(1, 0).unsqueeze(1).expand(-1, layers, -1)
-        return OBJECTIVES[name].function(z, guides, z, guides, torch.arange(len(z)), temperature=0.05)[0]
-
-    return loss
+def queued(z: Tensor, tau: float) -> Result:
+    """A single text has no negatives in the queue."""
+    keys = F.normalize(torch.randn(6, 5, generator=torch.Generator().manual_seed(2)), dim=-1)
+    excluded = torch.full((len(z), 6), len(z) < 2)
+    return OBJECTIVES["info-nce"].function(z, z.roll(1, 0), keys, temperature=tau, excluded=excluded)
 
 
-LOSSES: dict[str, Loss] = {
-    "nt_xent": symmetric,
-    "info_nce": lambda z: info_nce(z, z.roll(1, 0), OTHERS, temperature=0.05)[0],
-    **{name: guided(name) for name in ("sg", "opt1", "opt2", "opt3")},
-}
+def guided(name: str) -> Callable[[Tensor, float], Result]:
+    def result(z: Tensor, tau: float) -> Result:
+        guides = z.roll(1, 0).unsqueeze(1).expand(-1, 3 if OBJECTIVES[name].function is every_layer else 1, -1)
+        return OBJECTIVES[name].function(z, guides, z, guides, torch.arange(len(z)), temperature=tau)
+
+    return result
+
+
+every_layer = OBJECTIVES["opt3"].function
+CALLS = {"nt-xent": symmetric, "info-nce": queued}
+CALLS |= {name: guided(name) for name in OBJECTIVES if name not in CALLS}
+
+
+@pytest.mark.parametrize("tau", [0.001, 0.01])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("name", CALLS)
+def test_small_temperatures_and_large_vectors_stay_finite(name: str, dtype: torch.dtype, tau: float) -> None:
+    z = (100 * torch.randn(6, 5, generator=torch.Generator().manual_seed(4))).to(dtype).requires_grad_()
+    loss, _, statistics = CALLS[name](z, tau)
+    (gradient,) = torch.autograd.grad(loss, z)
+    assert loss.dtype == torch.float32
+    assert all(bool(value.isfinite().all()) for value in (loss, gradient, *statistics.values()))
+
+
+@pytest.mark.parametrize("texts", [0, 1])
+@pytest.mark.parametrize("name", CALLS)
+def test_texts_without_negatives_are_not_counted(name: str, texts: int) -> None:
+    z = torch.randn(texts * (2 if name == "nt-xent" else 1), 5, requires_grad=True)
+    loss, counted, statistics = CALLS[name](z, 0.01)
+    (gradient,) = torch.autograd.grad(loss, z)
+    assert loss == counted == 0 and gradient.abs().sum() < 1e-6
+    assert all(bool(value.isfinite()) for value in statistics.values())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
@@ -52,14 +76,14 @@ def test_ordinary_vectors_are_those_of_torch_to_the_bit(dtype: torch.dtype) -> N
 
 @pytest.mark.parametrize("flush", [False, True], ids=["denormals kept", "denormals flushed"])
 @pytest.mark.parametrize("tiny", [0.0, 1e-45, 1e-39, 1e-30, 1e-12])
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", CALLS)
 def test_a_vector_without_direction_gets_no_gradient(name: str, tiny: float, flush: bool) -> None:
     z = torch.randn(6, 5, generator=torch.Generator().manual_seed(3))
     z[1] = tiny * z[1].sign()
     z.requires_grad_()
     torch.set_flush_denormal(flush)
     try:
-        (gradient,) = torch.autograd.grad(LOSSES[name](z), z)
+        (gradient,) = torch.autograd.grad(CALLS[name](z, 0.05)[0], z)
     finally:
         torch.set_flush_denormal(False)
     assert bool(gradient.isfinite().all())

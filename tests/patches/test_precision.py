@@ -11,6 +11,7 @@ import pytest
 import torch
 from fairseq import optim
 from fairseq import trainer as fairseq_trainer
+from fairseq.models import distributed_fairseq_model
 from fairseq.optim.fp16_optimizer import FP16Optimizer
 from fairseq.trainer import Trainer
 
@@ -178,7 +179,7 @@ def test_installing_twice_changes_nothing() -> None:
     def installed() -> list[Any]:
         amp = optim.AMPOptimizer
         hooks = [amp.step, amp.clip_grad_norm, FP16Optimizer.state_dict, FP16Optimizer.load_state_dict]
-        return [*hooks, fairseq_trainer.torch]
+        return [*hooks, fairseq_trainer.torch, distributed_fairseq_model.DistributedDataParallel]
 
     once = installed()
     patches.apply()

@@ -130,20 +130,3 @@ def test_the_root_logger_stays_as_it_is(statement: str, level: int) -> None:
     code = f"import logging; {statement}; print(logging.getLogger().level, len(logging.getLogger().handlers))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert done.stdout.split() == [str(level), str(int(level == 10))]
-
-
-def test_applying_twice_changes_nothing() -> None:
-    from fairseq.models import distributed_fairseq_model
-    from fairseq.optim.fp16_optimizer import FP16Optimizer
-
-    patches.apply()
-    once = (FP16Optimizer.state_dict, distributed_fairseq_model.DistributedDataParallel)
-    patches.apply()
-    assert (FP16Optimizer.state_dict, distributed_fairseq_model.DistributedDataParallel) == once
-
-
-@pytest.mark.parametrize("patch", patches.PATCHES, ids=lambda patch: patch.replacement)
-def test_every_row_says_why_in_one_line_and_names_its_test(patch: patches.Patch) -> None:
-    assert (ROOT / patch.test).is_file()
-    assert patch.reason == patch.reason.strip() != ""
-    assert "\n" not in patch.reason

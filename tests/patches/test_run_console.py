@@ -42,17 +42,6 @@ def test_the_summary_has_ten_lines(printed: tuple[list[str], str]) -> None:
     assert any(line.endswith("all metrics every 2 updates") and "loss" in line for line in lines)
 
 
-def test_frozen_parameters_are_counted(data_bin: Path, tmp_path: Path) -> None:
-    recipe = ("--criterion", "clear_self_guided", "--augment", "none")
-    assert run(lambda: fairseq_train(data_bin, tmp_path / "run", *FLAGS, recipe=recipe), tmp_path / "log") == 0
-    found = re.search(r"parameters ([\d,]+) trained, ([\d,]+) frozen", (tmp_path / "log").read_text())
-    assert found is not None
-    state = torch.load(tmp_path / "run" / "checkpoint_last.pt", weights_only=True)["model"]
-    trained, frozen = (int(number.replace(",", "")) for number in found.groups())
-    assert frozen > sum(value.numel() for name, value in state.items() if name.startswith("frozen_encoder.")) > 0
-    assert trained > 0
-
-
 def test_the_log_file_has_everything(printed: tuple[list[str], str]) -> None:
     lines, kept = printed
     assert "'tokens_per_sample': 32" in kept and "(projection_head): ProjectionHead(" in kept

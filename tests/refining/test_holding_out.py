@@ -87,12 +87,6 @@ def test_one_document_is_an_error(tmp_path: Path) -> None:
         hold_out(tmp_path / "text.txt", tmp_path, 0.1, 1)
 
 
-def test_documents_of_one_sentence_give_no_pairs(tmp_path: Path) -> None:
-    write(tmp_path, [1] * 50)
-    assert hold_out(tmp_path / "text.txt", tmp_path, 0.2, 1).test == 0
-    assert pairs(tmp_path, "test") == []
-
-
 def test_given_pairs_are_divided(tmp_path: Path) -> None:
     documents = write(tmp_path, [1] * 5)
     given_pairs = [(f"query {n}", f"passage {n}") for n in range(50)]

@@ -18,13 +18,14 @@ import pytest
 import torch
 
 from fairseq_clear import SentenceEncoder
+from fairseq_clear.cli.main import main
 from fairseq_clear.errors import UserError
 from fairseq_clear.processes import locked
 from fairseq_clear.refining.refine_report import RefineReport, choose_share
 from fairseq_clear.refining.refine_settings import RefineSettings
 from fairseq_clear.refining.refining import WEIGHTS, refine, run_refine
 from tests import zygote
-from tests.conftest import ROOT, run, sentences
+from tests.conftest import ROOT, rejected, run, sentences
 from tests.interop.folders import make_folder, make_sentence_folder
 
 pytestmark = pytest.mark.slow
@@ -83,16 +84,6 @@ def test_the_folder_is_the_encoder(finished: Path, folder: Path) -> None:
     assert np.abs(theirs - before).max() > 1e-3  # it was trained
 
 
-def test_training_changed_the_weights(finished: Path, folder: Path) -> None:
-    run(*CLEAR, "import", folder / "tiny", "--dest", folder / "imported", "--arch", "clear_hf")
-    before, after = (
-        torch.load(path, weights_only=False)["model"]
-        for path in (folder / "imported/model.pt", finished / "checkpoint/model.pt")
-    )
-    moved = [name for name in before if name in after and not torch.equal(before[name], after[name])]
-    assert any("layer.0" in name for name in moved)
-
-
 def test_the_report_says_what_retrieval_says(finished: Path, folder: Path) -> None:
     report = json.loads((finished / "report.json").read_text())
     assert (report["exported"], report["share"], report["shares"]) == (1, 1, [])
@@ -115,18 +106,6 @@ def test_the_report_says_what_retrieval_says(finished: Path, folder: Path) -> No
     assert report["caveat"] in text
     assert "fairseq-train " in text
     assert (finished / "report.png").stat().st_size > 10_000
-
-
-def test_the_verdict_counts_queries_and_not_pairs() -> None:
-    rows = [{"details": {"ranks": ranks}, "scores": {"MRR@10": 0}} for ranks in ([2, 3], [1, 1])]
-    report = RefineReport.__new__(RefineReport)
-    vars(report).update(
-        reports={"retrieval": {"rows": rows, "protocol": {"queries": 2, "passages": 9}}},
-        counts=SimpleNamespace(test=9),
-        chosen=SimpleNamespace(share=1.0, shares=[]),
-        settings=SimpleNamespace(seed=1, keep_best=False, asks_given_pairs=True),
-    )
-    assert report.verdict().endswith(", 2 queries, 9 passages).")
 
 
 def test_a_merge_of_a_half_unless_another_is_clearly_better() -> None:
@@ -170,19 +149,13 @@ def test_the_untouched_encoder_is_exported_if_it_is_better(
         assert ("saturated" in report.caveat()) is not asks_given_pairs
 
 
-def test_each_command_is_printed(finished: Path, folder: Path) -> None:
-    output = (folder / "output.txt").read_text()
-    commands = [line for line in output.splitlines() if line.startswith("fairseq-")]
-    names = [" ".join(command.split()[:2]) for command in commands]
-    assert names[:4] == [f"fairseq-clear {name}" for name in ("import", "prepare", "prepare", "export")]
-    assert names[4].startswith("fairseq-train ")
-    assert names[5:] == ["fairseq-clear retrieval", "fairseq-clear sts", "fairseq-clear export"]
-    assert not (folder / "finished.partial").exists()
-
-
 def test_a_printed_training_is_the_training(finished: Path, folder: Path) -> None:
     """The row of commands is no second code path: typed one by one, they give the same weights."""
     commands = [line for line in (folder / "output.txt").read_text().splitlines() if line.startswith("fairseq-")]
+    names = [" ".join(command.split()[: 1 + command.startswith("fairseq-clear")]) for command in commands]
+    rest = ["fairseq-train", *(f"fairseq-clear {name}" for name in ("retrieval", "sts", "export"))]
+    assert names == [*(f"fairseq-clear {name}" for name in ("import", "prepare", "prepare", "export")), *rest]
+    assert not (folder / "finished.partial").exists()
     old, new = str(folder / "finished.partial"), str(folder / "typed")
     (folder / "typed").mkdir()
     for number, command in enumerate(commands[:5]):
@@ -346,75 +319,69 @@ def test_a_worse_encoder_is_not_exported(folder: Path, tmp_path: Path) -> None:
     assert np.abs(their_vectors(tmp_path / "out")[0] - their_vectors(folder / "tiny")[0]).max() < 1e-6
 
 
+# With a folder that holds the text, a file of pairs, and an empty one.
 MISTAKES = {
-    "no such encoder": (["--from", "nowhere"], "nowhere: no such folder"),
-    "recipe": (["--recipe", "clozes"], "argument --recipe: invalid choice: 'clozes'"),
-    "share": (["--held-out", "1.5"], "--held-out 1.5: must be a share"),
-    "pairs": (["--pairs", "nowhere.tsv"], "nowhere.tsv"),
-    "device": (["--device", "tpu9"], "device tpu9"),
+    "{texts} --from nowhere": "nowhere: no such folder",
+    "{texts} --recipe clozes": "argument --recipe: invalid choice: 'clozes'",
+    "{texts} --held-out 1.5": "--held-out 1.5: must be a share",
+    "{texts} --pairs nowhere.tsv": "nowhere.tsv",
+    "{texts} --device tpu9": "device tpu9",
+    "{texts} --dest {texts}/new/out": "new/out: is in ",
+    "{texts} --negatives 1": "--negatives 1: belongs to --train-pairs",
+    "--train-pairs {pairs} --recipe cloze": "--recipe cloze: --train-pairs trains on pairs",
+    "--train-pairs nowhere.tsv": "nowhere.tsv",
+    "--train-pairs {pairs} --negatives -1": "--negatives -1: must be 0 or more",
+    "{empty}": "holds no sentence",
 }
 
 
-def test_an_output_among_the_texts(folder: Path, tmp_path: Path) -> None:
-    shutil.copy(folder / "text.txt", tmp_path)
-    words = ["refine", tmp_path, "--from", folder / "tiny", "--dest", tmp_path / "new/out", *SHORT]
-    done = run(*CLEAR, *words, check=False)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert f"--dest {tmp_path}/new/out: is in {tmp_path}, whose files are read" in done.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
+@pytest.mark.parametrize("flags", MISTAKES)
+def test_mistakes_are_one_line(
+    flags: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", zygote.forked_python())
+    (tmp_path / "texts").mkdir()
+    shutil.copy(folder / "text.txt", tmp_path / "texts")
+    for name, content in (("pairs", "one\ttwo\n" * 50), ("empty.txt", "")):
+        (tmp_path / name).write_text(content)
+    words = flags.format(texts=tmp_path / "texts", pairs=tmp_path / "pairs", empty=tmp_path / "empty.txt").split()
+    start = ["refine", "--from", str(folder / "tiny"), "--dest", str(tmp_path / "out"), *SHORT]
+    try:
+        status = main([*start, *words])
+    except SystemExit as left:
+        status = int(str(left.code))
+    said = capsys.readouterr().err
+    assert status == 2 and MISTAKES[flags] in said.splitlines()[-1] and "Traceback" not in said
+    assert not (tmp_path / "out").exists() and not (tmp_path / "texts/new").exists()
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes_are_one_line(folder: Path, tmp_path: Path, mistake: str) -> None:
-    flags, message = MISTAKES[mistake]
-    words = ["refine", folder / "text.txt", "--from", folder / "tiny", "--dest", tmp_path / "out", *SHORT, *flags]
-    done = run(*CLEAR, *words, check=False)
-    assert done.returncode == 2
-    assert message in done.stderr.strip().splitlines()[-1]
-    assert "Traceback" not in done.stderr
-    assert not (tmp_path / "out").exists()
+def test_matplotlib_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    words = ["refine", tmp_path / "text.txt", "--from", "nowhere", "--dest", tmp_path / "out"]
+    rejected(capsys, words, "matplotlib cannot be imported")
+    assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("device", "count", "said"),
-    [
-        ("cuda", 4, "# one of 4 GPUs is used: cuda:0 (GPU no. 0); CUDA_VISIBLE_DEVICES chooses another\n"),
-        (None, 2, "# one of 2 GPUs is used: cuda:0 (GPU no. 0); CUDA_VISIBLE_DEVICES chooses another\n"),
-        ("cuda", 1, ""),
-        ("cpu", 4, ""),
-    ],
-)
+@pytest.mark.parametrize(("device", "is_told"), [("cuda", True), (None, True), ("cpu", False)])
 def test_one_of_several_gpus(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    device: str | None, count: int, said: str,
-) -> None:  # fmt: skip
+    device: str | None,
+    is_told: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     monkeypatch.delenv("LOCAL_RANK", raising=False)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"GPU no. {index}")
     (tmp_path / "texts").mkdir()  # nothing in it, which is found before any training
     settings = {"texts": (tmp_path / "texts",), "encoder": tmp_path, "dest": tmp_path / "out"}
     with pytest.raises(UserError, match="there is no .txt or .jsonl file"):
         run_refine(RefineSettings(**settings, device=device))
-    assert capsys.readouterr().out == said
-    if count == 4:
-        with pytest.raises(UserError, match=r"^--device cuda:2: .*CUDA_VISIBLE_DEVICES=2 and --device cuda$"):
-            run_refine(RefineSettings(**settings, device="cuda:2"))
-
-
-def test_matplotlib_is_missing(folder: Path, tmp_path: Path) -> None:
-    code = "import sys; sys.modules['matplotlib'] = None; from fairseq_clear.cli.main import main; sys.exit(main())"
-    words = ["refine", folder / "text.txt", "--from", "nowhere", "--dest", tmp_path / "out"]
-    done = run(sys.executable, "-c", code, *words, check=False)
-    assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert "matplotlib cannot be imported" in done.stderr and "fairseq_clear[eval]" in done.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_empty_text(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "empty.txt").touch()
-    words = ["refine", tmp_path / "empty.txt", "--from", folder / "tiny", "--dest", tmp_path / "out"]
-    done = run(*CLEAR, *words, check=False)
-    assert (done.returncode, "holds no sentence" in done.stderr) == (2, True)
+    assert ("one of 4 GPUs is used: cuda:0 (GPU no. 0)" in capsys.readouterr().out) == is_told
+    with pytest.raises(UserError, match=r"^--device cuda:2: .*CUDA_VISIBLE_DEVICES=2 and --device cuda$"):
+        run_refine(RefineSettings(**settings, device="cuda:2"))
 
 
 def test_two_processes_do_not_share_a_folder(folder: Path, tmp_path: Path) -> None:

@@ -145,23 +145,3 @@ def test_refine_on_pairs_and_text(folder: Path, tmp_path: Path) -> None:
     assert counts["left_out"] >= 30 and counts["titled"] > 0
     assert counts["pairs"] == 150 - counts["left_out"] + counts["titled"]
     assert f"# {counts['pairs']} pairs to train on" in output
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--recipe", "cloze"], "--recipe cloze: --train-pairs trains on pairs"),
-        (["--train-pairs", "nowhere.tsv"], "nowhere.tsv"),
-        (["--negatives", "-1"], "--negatives -1: must be 0 or more"),
-    ],
-)
-def test_mistakes(folder: Path, tmp_path: Path, words: list[str], said: str) -> None:
-    start = ["refine", "--from", folder / "tiny", "--dest", tmp_path / "out", "--train-pairs", folder / "pairs.tsv"]
-    done = run(*CLEAR, *start, *words, check=False)
-    assert done.returncode == 2 and said in done.stderr.strip().splitlines()[-1]
-
-
-def test_negatives_need_pairs(folder: Path, tmp_path: Path) -> None:
-    words = ["refine", folder / "text.txt", "--from", folder / "tiny", "--dest", tmp_path / "out", "--negatives", "1"]
-    done = run(*CLEAR, *words, check=False)
-    assert done.returncode == 2 and "--negatives 1: belongs to --train-pairs" in done.stderr

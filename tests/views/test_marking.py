@@ -3,7 +3,6 @@
 from itertools import combinations
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -105,8 +104,3 @@ def test_longest_ordered_against_all_subsequences(positions):
         if list(part) == sorted(part)
     )
     assert len(kept) == longest
-
-
-@pytest.mark.parametrize(("order", "moved"), [([0, 1, 2, 3], []), ([0, 3, 1, 2], [1]), ([2, 3, 4, 0, 1], [3, 4])])
-def test_the_fewest_tokens_are_said_to_move(order, moved):
-    assert np.flatnonzero(~longest_ordered(order)).tolist() == moved

@@ -29,21 +29,24 @@ def slow_pairs(shape, n):
     return pairs
 
 
-@given(st.lists(st.integers(0, 5), min_size=1, max_size=40).filter(any), st.integers(1, 4))
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=40).filter(any), st.integers(1, 4), st.sampled_from([4, 512]))
 @settings(max_examples=300, deadline=None)
-def test_every_pair_once(shape, n):
+def test_every_pair_once(shape, n, tokens):
     expected, corpus = slow_pairs(shape, n), in_memory(shape)
     if not expected:
         with pytest.raises(UserError, match=f"no document has {2 * n} sentences"):
             source(corpus, n)
         return
-    views = source(corpus, n)
+    views = source(corpus, n, tokens)
+    assert len(views.mlm_input) == len(expected)
     assert len(views.text_lengths) == len(expected)
     for index, (number, one, other) in enumerate(expected):
         (pair,) = pairs_of(views, index, index)
         (positive,) = pair.positives
         assert pair.anchor.tolist() == [BOS, *one, EOS] and positive.tolist() == [BOS, *other, EOS]
         assert views.text_lengths[index].tolist() == [len(one) + 2, len(other) + 2]
+        assert views.mlm_input[index].tolist() == [BOS, *one[: tokens - 2], EOS]
+        assert views.mlm_input.sizes[index] == min(len(one) + 2, tokens)
         assert (pair.document, pair.identity) == (number, corpus.identities(np.array([number]))[0])
         content = whole_text(corpus, number)
         assert [content[begin:end] for begin, end in pair.spans] == [one, other]
@@ -55,16 +58,6 @@ def test_in_chunks(monkeypatch):
     monkeypatch.setattr(documents, "CHUNK_DOCUMENTS", 2)
     views = source(in_memory(shape, [1, 1, 0, 2]))
     assert views.text_lengths.tolist() == expected.tolist() == [[5, 4], [6, 7], [7, 3], [4, 4], [3, 3]]
-
-
-def test_texts_are_the_first_spans_cut():
-    views = source(in_memory([6, 2, 1, 0, 3, 3]), tokens=5)
-    assert views.mlm_input.sizes.tolist() == [5, 4, 5] and len(views.mlm_input) == 3
-    assert [views.mlm_input[index].tolist() for index in range(3)] == [
-        [BOS, 10, 11, 12, EOS],
-        [BOS, 16, 17, EOS],
-        [BOS, 19, 20, 21, EOS],
-    ]
 
 
 def test_lone_sentences_are_counted(caplog):

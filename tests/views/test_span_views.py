@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.seeding import Draws
 from fairseq_clear.text.documents import content_hash
 from fairseq_clear.views.span_views import STRATEGIES
 from fairseq_clear.views.view_table import build_view_source
@@ -113,34 +112,9 @@ def test_mistakes(spec, said):
     assert said in str(error.value)
 
 
-def test_the_papers_settings():
-    documents = in_memory([2048, 0, 1536, 0, 1535])
-    views = source(documents, "span", short_documents="skip")
-    assert views.items.tolist() == [0, 1]
-    s = views.settings
-    assert (s.anchors, s.positives, s.low, s.high, s.strategy) == (2, 2, 32, 512, "any")
-    assert (s.alpha_anchor, s.beta_anchor, s.alpha_positive, s.beta_positive) == (4, 2, 2, 4)
-    assert views.text_lengths[0].tolist() == [514] * 6
-
-
 def test_identity_of_the_span_or_of_the_document():
     documents = in_memory([60, 0, 60])
     include, exclude = (source(documents, same_document_negatives=value) for value in ("include", "exclude"))
     assert len({pair.identity for index in (0, 1) for pair in pairs_of(include, index, 1)}) == 4
     found = [pair.identity for index in (0, 1) for pair in pairs_of(exclude, index, 1)]
     assert found == documents.identities(np.array([0, 0, 1, 1])).tolist()
-
-
-def test_only_the_generator_decides():
-    documents = in_memory([60, 0, 50])
-    views = source(documents)
-
-    def drawn(index, *key):
-        return [
-            pair.spans for pair in pairs_of(views, index, int(Draws.of(*key[:2], np.array([key[2]]), key[3]).key[0]))
-        ]
-
-    first = drawn(0, 1, 1, 0, 0)
-    drawn(1, 5, 5, 5, 0)
-    assert drawn(0, 1, 1, 0, 0) == first
-    assert all(drawn(0, *key) != first for key in [(2, 1, 0, 0), (1, 2, 0, 0), (1, 1, 1, 0)])
