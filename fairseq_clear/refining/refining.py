@@ -109,6 +109,9 @@ def run_refine(settings: RefineSettings) -> dict[str, Any]:
     files = corpus_files(settings.texts)
     if not files and settings.train_pairs is None:
         raise UserError("no text; give .txt or .jsonl files, or folders of them")
+    for flag, path in (("--pairs", settings.pairs), ("--train-pairs", settings.train_pairs), ("--sts", settings.sts)):
+        if path is not None and not path.exists():
+            raise UserError(f"{flag} {path}: does not exist; correct the path")
     for folder in filter(Path.is_dir, settings.texts):
         if folder.resolve() in settings.dest.resolve().parents:
             raise UserError(f"--dest {settings.dest}: is in {folder}, whose files are read; give a folder outside it")
