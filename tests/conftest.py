@@ -4,7 +4,7 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 import gc
-import multiprocessing
+import importlib.util
 import random
 import shutil
 import signal
@@ -15,8 +15,8 @@ import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -68,7 +68,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.set_threshold(20_000, 20, 20)
 
 
-collect_ignore = [] if find_spec("mteb") else ["evaluation/test_mteb.py"]  # make test-mteb
+collect_ignore = [] if importlib.util.find_spec("mteb") else ["evaluation/test_mteb.py"]  # make test-mteb
 MARKED = {"real": SHARED.is_dir(), "slurm": "LOCAL_SLURM" in os.environ}
 
 
@@ -91,6 +91,16 @@ def sentences(count: int, seed: int, longest: int = 14) -> list[str]:
             lines.append("")
         lines.append(" ".join(rng.choice(WORDS) for _ in range(rng.randint(3, longest))))
     return lines
+
+
+def load_file(path: Path, name: str = "") -> ModuleType:
+    """A Python file that is in no package, as a module named like the file unless told otherwise."""
+    spec = importlib.util.spec_from_file_location(name or path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look up their module there
+    spec.loader.exec_module(module)
+    return module
 
 
 def run(
@@ -133,15 +143,14 @@ def rejected(capsys: pytest.CaptureFixture[str], command: Sequence[object], said
     assert (status, out, err.count("\n")) == (2, "", 1) and said in err, (command, status, out, err)
 
 
-def run_workers(count: int, *command: str | Path) -> str:
-    """A training command on several workers, as torchrun starts them but forked; returns the output of all."""
+def run_workers(count: int, *command: str | Path, **options: Any) -> list[subprocess.CompletedProcess[str]]:
+    """The results of a command on several workers, as torchrun starts them but forked; options are of ``run``."""
     with socket.create_server(("localhost", 0)) as free:
         port = free.getsockname()[1]
-    variables = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
+    variables = {**os.environ, "MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
     with ThreadPoolExecutor() as pool:
-        started = [pool.submit(run, *command, env={**os.environ, **variables, "RANK": str(n)}) for n in range(count)]
-        ended = [worker.result() for worker in started]
-    return "".join(worker.stdout + worker.stderr for worker in ended)
+        started = [pool.submit(run, *command, **options, env={**variables, "RANK": str(n)}) for n in range(count)]
+        return [worker.result() for worker in started]
 
 
 def tool(name: str) -> list[str]:
@@ -149,10 +158,8 @@ def tool(name: str) -> list[str]:
     return [sys.executable, "-c", f"from fairseq_cli.{name} import cli_main; cli_main()"]
 
 
-@pytest.fixture(scope="session")
-def data_bin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def make_data_bin(folder: Path) -> Path:
     """A data folder as plain fairseq-preprocess makes it: 120 sentences to train, 20 to validate."""
-    folder = tmp_path_factory.mktemp("data")
     for split, count, seed in (("train", 120, 1), ("valid", 20, 2)):
         (folder / f"{split}.txt").write_text("\n".join(sentences(count, seed)) + "\n")
     run(
@@ -161,6 +168,11 @@ def data_bin(tmp_path_factory: pytest.TempPathFactory) -> Path:
         *("--destdir", folder / "bin", "--workers", "1"),
     )
     return folder / "bin"
+
+
+@pytest.fixture(scope="session")
+def data_bin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_data_bin(tmp_path_factory.mktemp("data"))
 
 
 def binarize(folder: Path, dictionary: Path, **texts: Sequence[str]) -> None:
@@ -212,13 +224,6 @@ def guide(tmp_path_factory: pytest.TempPathFactory, data_bin: Path) -> Path:
     from tests.models.test_pretrained_encoder import FLAGS, write
 
     return write(tmp_path_factory.mktemp("guide") / "encoder", data_bin, **FLAGS)
-
-
-@pytest.fixture
-def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Worker processes that are forked where the code asks for new ones, which take seconds to import torch and fairseq."""
-    context = multiprocessing.get_context
-    monkeypatch.setattr(multiprocessing, "get_context", lambda method=None: context("fork" if method else None))
 
 
 Ranks = Callable[..., list[object]]

@@ -1,6 +1,5 @@
 """README, docs/ and the pages of examples: commands and flags exist, links lead somewhere, tables are true."""
 
-import importlib.util
 import json
 import re
 import shlex
@@ -9,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import yaml
@@ -18,7 +16,7 @@ from packaging.version import Version
 
 from fairseq_clear.cli import COMMANDS
 from fairseq_clear.cli.main import build_parser
-from tests.conftest import ROOT, run
+from tests.conftest import ROOT, load_file, run
 from tests.training import FLAGS
 
 pytestmark = pytest.mark.slow
@@ -32,17 +30,7 @@ BASH = re.compile(r"^( *)```bash\n(.*?)^ *```", flags=re.M | re.S)
 EVERY_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
-def load(path: Path) -> ModuleType:
-    """A Python file that is in no package."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-HOOKS, CHECK_TABLES = load(DOCS / "hooks.py"), load(ROOT / "scripts" / "check_tables.py")
-WRITE_TABLES = load(ROOT / "scripts" / "write_tables.py")
+HOOKS, CHECK_TABLES = load_file(DOCS / "hooks.py"), load_file(ROOT / "scripts" / "check_tables.py")
 
 
 # Commands
@@ -91,32 +79,26 @@ def training_flags(data_bin: Path) -> set[str]:
 
 
 # Programs that are not ours -> the flags that pages use.
+OF_SBATCH = (
+    "--nodes --ntasks --ntasks-per-node --gpus --gpus-per-node --gpus-per-task --time --array --requeue --open-mode"
+)
+OF_BPE_ENCODER = "--encoder-json --vocab-bpe --inputs --outputs --keep-empty --workers"
 PROGRAMS = {
-    "torchrun": {"--standalone", "--nproc-per-node", "--no-python"},
-    "sbatch": {
-        *"--nodes --ntasks --ntasks-per-node --gpus --gpus-per-node --gpus-per-task --time --array".split(),
-        *("--requeue", "--open-mode", "--signal", "--gres", "--wrap", "--dependency", "-N", "-n", "-G"),
-    },
-    "srun": {"--ntasks", "--kill-on-bad-exit"},
-    "pip": {"--no-build-isolation", "--no-deps", "-e", "--extra-index-url", "--force-reinstall"},
-    "hf": {"--local-dir"},
-    "docker": {"-t", "-v", "--build-arg", "--rm", "--gpus"},
-    "tensorboard": {"--logdir"},
-    "curl": {"-L"},
-    "nice": {"-n"},
-    "shuf": {"-n"},
-    "scripts/slurm/launch.sh": {"--dry-run"},
-    "scripts/slurm/pretrain.sbatch": set(),
-    "split": {"--number", "--numeric-suffixes", "--suffix-length"},
-    "multiprocessing_bpe_encoder": {
-        "--encoder-json",
-        "--vocab-bpe",
-        "--inputs",
-        "--outputs",
-        "--keep-empty",
-        "--workers",
-    },
-    **{name: set() for name in "git cd cp source export for do done tar make grep unset".split()},
+    "torchrun": "--standalone --nproc-per-node --no-python",
+    "sbatch": f"{OF_SBATCH} --signal --gres --wrap --dependency -N -n -G",
+    "srun": "--ntasks --kill-on-bad-exit",
+    "pip": "--no-build-isolation --no-deps -e --extra-index-url --force-reinstall",
+    "hf": "--local-dir",
+    "docker": "-t -v --build-arg --rm --gpus",
+    "tensorboard": "--logdir",
+    "curl": "-L",
+    "nice": "-n",
+    "shuf": "-n",
+    "scripts/slurm/launch.sh": "--dry-run",
+    "scripts/slurm/pretrain.sbatch": "",
+    "split": "--number --numeric-suffixes --suffix-length",
+    "multiprocessing_bpe_encoder": OF_BPE_ENCODER,
+    **dict.fromkeys("git cd cp source export for do done tar make grep unset".split(), ""),
 }
 FAIRSEQ_PARSERS = {
     "fairseq-preprocess": options.get_preprocessing_parser,
@@ -160,7 +142,7 @@ def unknown_flags(words: list[str], training: set[str], page: str = "") -> list[
         elif word == "python" and following[-1].endswith(".py") and f'python title="{following[-1]}"' in page:
             known = set()
         elif word == "python" and following[1].rpartition(".")[2] in PROGRAMS:
-            known = PROGRAMS[following[1].rpartition(".")[2]]
+            known = set(PROGRAMS[following[1].rpartition(".")[2]].split())
         elif word == "python":
             path = ROOT / (following[1].replace(".", "/") + ".py" if following[0] == "-m" else following[0])
             files = [path] if path.is_file() else list(path.glob("*.py"))
@@ -169,7 +151,7 @@ def unknown_flags(words: list[str], training: set[str], page: str = "") -> list[
                 source += (ROOT / "examples" / "measuring.py").read_text()
             known = flags_in(source) if files else None
         elif word in PROGRAMS and (number == 0 or word.startswith("scripts/")):
-            known = PROGRAMS[word]
+            known = set(PROGRAMS[word].split())
         elif word.startswith("examples/") and word.endswith(".sh"):
             known = set() if (ROOT / word).is_file() else None
         elif number == 0:
@@ -197,7 +179,7 @@ def test_commands_have_the_flags_that_pages_give_them(page: Path, training_flags
 
 @EVERY_PAGE
 def test_flags_in_the_text_exist(page: Path, training_flags: set[str]) -> None:
-    known = training_flags.union(*PROGRAMS.values())
+    known = training_flags.union(*map(str.split, PROGRAMS.values()))
     for command in COMMANDS:
         known |= flags_of(command, [])
         for step in HOOKS.subparsers(HOOKS.subparsers(build_parser(command))[command]):
@@ -254,28 +236,29 @@ RUNS = [{"name": "slice", "scores": {"topics": 28.0}}, {"name": "slice", "scores
 TABLE = "<!-- figures: runs results.json#one -->\n| | topics |\n|---|---|\n| slice | **28.50** +- 0.71 |\n"
 
 
+PROOF = "<!-- figures: proof proof.json#half -->\n| system | error |\n|---|---|\n| one | 0.4000 |\n"
+
+
 def test_published_tables_are_those_of_their_json() -> None:
     assert CHECK_TABLES.check(ROOT) == []
 
 
-@pytest.mark.parametrize(
-    ("page", "found"),
-    [
-        (TABLE.replace("28.50", "28.51"), "README.md:2: row 'slice', column 'topics'"),
-        (
-            "| | a | b | c |\n|---|---|---|---|\n| x | 1.0 | 2.0 | 3.0 |\n| y | 4.0 | - | - |\n",
-            "4 figures, and no <!--",
-        ),
-    ],
-)
-def test_a_wrong_table_is_found_and_written(page: str, found: str, tmp_path: Path) -> None:
+def test_a_wrong_table_is_found_and_written(tmp_path: Path) -> None:
+    page = tmp_path / "README.md"
     (tmp_path / "results.json").write_text(json.dumps({"one": RUNS}))
-    (tmp_path / "README.md").write_text(TABLE)
-    assert CHECK_TABLES.check(tmp_path) == []
-    (tmp_path / "README.md").write_text(page)
-    assert found in CHECK_TABLES.check(tmp_path)[0]
-    CHECK_TABLES.write(tmp_path / "README.md", tmp_path)
-    assert bool(CHECK_TABLES.check(tmp_path)) == ("no " in found)
+    (tmp_path / "proof.json").write_text(json.dumps({"tables": {"half": [{"system": "one", "error": 0.5}]}}))
+    for text, found in (
+        (TABLE, ""),
+        (TABLE.replace("28.50", "28.51"), "README.md:2: row 'slice', column 'topics'"),
+        (PROOF, "README.md:2: differs from proof.json#half"),
+        (TABLE.replace("#one", "#other"), "no such kind, file or table; kinds: bench, proof"),
+        ("| | a | b |\n|---|---|---|\n| x | 1.0 | 2.0 |\n| y | 3.0 | 4.0 |\n", "4 figures, and no <!--"),
+    ):
+        page.write_text(text)
+        said = CHECK_TABLES.check(tmp_path)
+        assert bool(said) == bool(found) and found in "".join(said)
+        CHECK_TABLES.write(page, tmp_path)
+        assert bool(CHECK_TABLES.check(tmp_path)) == ("no " in found)
 
 
 # What the site takes from the code
@@ -297,26 +280,16 @@ def test_the_reference_has_every_flag(training_flags: set[str]) -> None:
 EXTENDING = re.findall(r'```python title="([^"]+)"\n(.*?)```', (DOCS / "extending.md").read_text(), flags=re.S)
 
 
-@pytest.fixture(scope="module")
-def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def test_the_plugin_of_the_page_passes_its_tests_and_trains(data_bin: Path, tmp_path: Path) -> None:
     """The files of the page in one folder, as the plugin that the page describes."""
-    folder = tmp_path_factory.mktemp("extending") / "my_plugin"
-    folder.mkdir()
+    plugin = tmp_path / "my_plugin"
+    plugin.mkdir()
     for title, code in EXTENDING:
         if ", in " not in title:
-            (folder / Path(title).name).write_text(code)
-    return folder
-
-
-def test_the_plugin_of_the_page_passes_its_tests_and_trains(plugin: Path, data_bin: Path, tmp_path: Path) -> None:
+            (plugin / Path(title).name).write_text(code)
+    own = r"fairseq_clear\.\w+\.(?=(?:reversal|half_views|norm_pooling|decoupled) )"
     for path in plugin.glob("test_*.py"):
-        path.write_text(
-            re.sub(
-                r"fairseq_clear\.\w+\.(?=(?:reversal|half_views|norm_pooling|decoupled) )",
-                "my_plugin.",
-                path.read_text(),
-            )
-        )
+        path.write_text(re.sub(own, "my_plugin.", path.read_text()))
     (command,) = [words for words in commands(DOCS / "extending.md") if "my_plugin" in words]
     flags = [*command[2:], "--max-update", "3", "--save-dir", str(tmp_path / "run"), "--log-interval", "1"]
     flags[flags.index("my_plugin")] = str(plugin)

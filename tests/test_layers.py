@@ -116,37 +116,29 @@ def find_circle(graph: dict[str, set[str]]) -> list[str]:
     return next((circle for name in sorted(graph) if (circle := visit(name, []))), [])
 
 
-def test_no_circle_of_files() -> None:
+def test_no_circle_of_files_or_folders() -> None:
     graph = import_graph()
     del graph["fairseq_clear"]  # its lazy names and register() reach every layer
-    assert find_circle({name: others - {"fairseq_clear"} for name, others in graph.items()}) == []
+    graph = {name: others - {"fairseq_clear"} for name, others in graph.items()}
+    assert find_circle(graph) == []
+    folders: dict[str, set[str]] = {}
+    for name, others in graph.items():
+        folder = name.split(".")[1]
+        folders.setdefault(folder, set()).update({other.split(".")[1] for other in others} - {folder})
+    assert find_circle(folders) == []
 
 
-def test_a_circle_is_found() -> None:
+def test_what_the_checks_find() -> None:
+    """Their negative controls."""
     assert find_circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
-
-
-def test_no_circle_of_folders() -> None:
-    assert find_circle(folder_graph()) == []
-
-
-def folder_graph() -> dict[str, set[str]]:
-    """Each folder, or module of the package's root -> those that its files import."""
-    graph: dict[str, set[str]] = {}
-    for name, others in import_graph().items():
-        if name != "fairseq_clear":
-            known = {other.split(".")[1] for other in others - {"fairseq_clear"}}
-            graph.setdefault(name.split(".")[1], set()).update(known - {name.split(".")[1]})
-    return graph
-
-
-def test_upward_import_is_found() -> None:
     assert upward(1, "from fairseq_clear import register") != []
     assert upward(1, 'MODEL = "fairseq_clear.models.clear_roberta:ClearRobertaModel"') != []
     assert upward(8, 'COMMANDS = {"embed": ".cli.embed:Embed"}') != []
-    assert upward(0, "from fairseq_clear.tasks import clear_lm") != []
     assert upward(0, "def f():\n    import fairseq_clear.models") != []
     assert upward(6, "from fairseq_clear.tasks import clear_lm") == []
+    assert meets_fairseq_unpatched("def f():\n    from fairseq.data import Dictionary")
+    assert not meets_fairseq_unpatched("import fairseq\nfrom fairseq_clear import register\nregister()")
+    assert not meets_fairseq_unpatched("if TYPE_CHECKING:\n    import fairseq")
 
 
 @pytest.mark.parametrize("module", HOST_FREE)
@@ -188,12 +180,6 @@ PATCHED = {"models", "criterions", "optimizers", "tasks", "patches"}
 @pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_no_file_uses_fairseq_without_the_patches(path: Path) -> None:
     assert package_of(path) in PATCHED or not meets_fairseq_unpatched(path.read_text())
-
-
-def test_a_file_that_uses_fairseq_without_the_patches_is_found() -> None:
-    assert meets_fairseq_unpatched("def f():\n    from fairseq.data import Dictionary")
-    assert not meets_fairseq_unpatched("import fairseq\nfrom fairseq_clear import register\nregister()")
-    assert not meets_fairseq_unpatched("if TYPE_CHECKING:\n    import fairseq")
 
 
 @pytest.mark.parametrize("folder", sorted(PATCHED - {"patches"}))
@@ -251,11 +237,9 @@ def test_importing_changes_nothing() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "statement", ["from fairseq_clear import SentenceEncoder, refine", "sys.path.append('examples'); import measuring"]
-)
-def test_debug_logs_stay_off(statement: str) -> None:
-    code = f"import logging, sys; {statement}; print(logging.root.level, logging.root.handlers)"
+def test_debug_logs_stay_off() -> None:
+    imports = "from fairseq_clear import SentenceEncoder, refine; sys.path.append('examples'); import measuring"
+    code = f"import logging, sys; {imports}; print(logging.root.level, logging.root.handlers)"
     assert run(sys.executable, "-c", code, fresh=True).stdout == "30 []\n"
 
 
@@ -283,10 +267,3 @@ def test_user_dir_registers_everything_where_a_part_was_imported_before() -> Non
     wanted = {"clear_lm", "clear_roberta", "clear_roberta_base", "clear_nt_xent", "clear_moco", "clear_self_guided"}
     assert wanted | {"clear_adamw"} <= set(registered.split())
     assert module == "fairseq_clear.evaluation.sentence_encoder"
-
-
-def test_unknown_names_of_the_package_are_errors() -> None:
-    import fairseq_clear
-
-    with pytest.raises(AttributeError, match="'fairseq_clear' has no attribute 'SentenceEncoders'"):
-        fairseq_clear.SentenceEncoders  # noqa: B018

@@ -16,11 +16,8 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.files import write_whole
 from fairseq_clear.output_folder import output_folder, scratch_folder
 from fairseq_clear.processes import holds, lock, locked, unlock
-from tests.conftest import ROOT, run, sentences
+from tests.conftest import ROOT
 from tests.faults import commands
-from tests.interop.folders import make_folder
-
-CLEAR = (sys.executable, "-m", "fairseq_clear.cli")
 
 
 @contextmanager
@@ -150,29 +147,6 @@ def test_temporary_files_of_ended_processes_are_removed(tmp_path: Path, monkeypa
         with scratch_folder() as own:
             assert os.listdir(tmp_path) == [own.name]
     assert os.listdir(tmp_path) == []
-
-
-@pytest.mark.parametrize("command", ["prepare", "import", "export"])
-def test_two_commands_do_not_write_the_same_folder(
-    command: str, checkpoint: Path, data_bin: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "text.txt").write_text("\n".join(sentences(300, 1)))
-    given = {
-        "prepare": lambda: [tmp_path / "text.txt", "--vocab-size", "100"],
-        "import": lambda: [make_folder(tmp_path / "hf", "bert")],
-        "export": lambda: [checkpoint, "--data-bin", data_bin, "--tokenizer", "whitespace", "--format", "hf"],
-    }[command]()
-
-    def write() -> object:
-        writing = output_folder(tmp_path / "d", overwrite=False)
-        writing.__enter__()
-        return writing
-
-    with another_process(write):
-        done = run(*CLEAR, command, *given, "--dest", tmp_path / "d", check=False)
-    (said,) = [line for line in done.stderr.splitlines() if " error: " in line]
-    assert done.returncode == 2 and "another process is writing it" in said, done.stderr
-    assert not [path for path in tmp_path.iterdir() if path.name == "d"]
 
 
 @pytest.mark.slow

@@ -130,20 +130,18 @@ def test_the_schedule_of_clear_is_that_of_the_paper() -> None:
     assert 256 * config["dataset.batch_size"] * config.get("optimization.update_freq", 1) == 8192
 
 
-def test_the_back_translation_baseline_differs_in_views_and_criterion_alone() -> None:
-    folder = ROOT / "examples/self_guided/config"
-    one, other = flat(compose(folder / "sg_opt.yaml")), flat(compose(folder / "bt.yaml"))
-    differing = {name for name in one.keys() | other.keys() if one.get(name) != other.get(name)}
-    assert differing == {
-        "task.views", "criterion._name", "criterion.objective", "criterion.guide_pooling", "criterion.guide_layers"
-    }  # fmt: skip
-
-
-def test_batch_negatives_differ_from_cert_in_criterion_and_key_encoder_alone() -> None:
-    folder = ROOT / "examples/cert/config"
-    one, other = flat(compose(folder / "cert.yaml")), flat(compose(folder / "batch_negatives.yaml"))
-    differing = {name for name in one.keys() | other.keys() if one.get(name) != other.get(name)}
-    assert differing == {"criterion._name", "criterion.queue_size", "model.key_momentum"}
+@pytest.mark.parametrize(
+    ("base", "other", "settings"),
+    [
+        ("self_guided/sg_opt", "bt", "task.views criterion._name criterion.objective criterion.guide_pooling "
+         "criterion.guide_layers"),
+        ("cert/cert", "batch_negatives", "criterion._name criterion.queue_size model.key_momentum"),
+    ],
+)  # fmt: skip
+def test_baselines_differ_in_what_is_studied_alone(base: str, other: str, settings: str) -> None:
+    path = ROOT / "examples" / base.replace("/", "/config/")
+    one, two = (flat(compose(path.with_name(f"{name}.yaml"))) for name in (path.name, other))
+    assert {name for name in one.keys() | two.keys() if one.get(name) != two.get(name)} == set(settings.split())
 
 
 def test_the_learning_rate_of_cert_falls_over_half_a_cosine() -> None:

@@ -16,7 +16,7 @@ import pytest
 from fairseq_clear.cli.main import main
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.text.tokenizers import WhitespaceTokenizer
-from tests.conftest import WORDS, rejected, sentences
+from tests.conftest import WORDS, sentences
 
 TEXTS = ["", *sentences(25, seed=4), " ".join(WORDS[:40])]
 
@@ -66,20 +66,6 @@ def test_the_first_dimensions(source, tmp_path, flags, encoder, capsys):
     np.testing.assert_allclose([record["embedding"] for record in records], expected, atol=1e-6)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float16", 2e-3), ("int8", 2e-2)])
-def test_smaller_types(source, tmp_path, flags, encoder, capsys, dtype, tolerance):
-    output = tmp_path / "out.npy"
-    assert main(["embed", str(source), *flags, "--output", str(output), "--dtype", dtype]) == 0
-    assert f"; {dtype}: recall@10 " in (said := capsys.readouterr().out) and said.count("\n") == 1
-    stored, expected = np.load(output), encoder.encode(TEXTS)
-    assert stored.dtype == dtype
-    scales = np.load(tmp_path / "out.scales.npy") if dtype == "int8" else 1
-    np.testing.assert_allclose(stored * scales, expected, atol=tolerance * np.abs(expected).max())
-    (tmp_path / "pairs.tsv").write_text("ba\tda\t1\nba\tke\t2\n")
-    reader = ["sts", "--encoder", str(output), "--sts-file", str(tmp_path / "pairs.tsv"), *flags[2:]]
-    rejected(capsys, reader, "out.npy")  # no command takes vectors for an encoder
-
-
 def test_texts_of_json_lines(tmp_path, flags, encoder, capsys):
     records = [{"text": "ba\nda"}, {"text": ""}, {"id": 3, "text": TEXTS[1]}]
     source, output = tmp_path / "in.jsonl.gz", tmp_path / "out.npy"
@@ -87,13 +73,6 @@ def test_texts_of_json_lines(tmp_path, flags, encoder, capsys):
     assert main(["embed", str(source), *flags, "--output", str(output)]) == 0
     np.testing.assert_allclose(np.load(output), encoder.encode(["ba da", "", TEXTS[1]]), atol=1e-6)
     assert capsys.readouterr().out.startswith("3 sentences")
-    source.write_bytes(gzip.compress(b'{"text": "a"}\n{"title": "b"}\n'))
-    assert main(["embed", str(source), *flags, "--output", str(output), "--overwrite"]) == 2
-    assert (
-        f"{source}:2: no field 'text' (fields: title); name the right one with --text-field" in capsys.readouterr().err
-    )
-    assert main(["embed", str(source), *flags, "--text-field", "title"]) == 2
-    assert f"{source}:1: no field 'title'" in capsys.readouterr().err
 
 
 def test_json_lines_by_pipe(flags, encoder, capsys, monkeypatch):
@@ -135,26 +114,3 @@ def test_a_signal_leaves_nothing(source, tmp_path, flags, monkeypatch, from_pipe
         main(["embed", "-" if from_pipe else str(source), *flags, "--output", str(tmp_path / "out.npy")])
     assert len(made) == 1 + from_pipe
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["in.txt", "spooled"]
-
-
-def test_mistakes_are_one_line_and_write_nothing(source, tmp_path, flags, capsys):
-    existing, fine, plain = tmp_path / "old.npy", [source, *flags], [source, *flags[:4]]
-    existing.write_text("old")
-    (tmp_path / "bad.txt").write_bytes(b"a\n\xff\n")
-    (tmp_path / "a.scales.npy").write_text("old")
-    before = sorted(tmp_path.iterdir())
-    for arguments, message in [
-        ([*fine, "--output", existing], "exists already; add --overwrite"),
-        ([*fine, "--output", tmp_path / "out.csv"], "unknown suffix"),
-        ([*fine, "--dtype", "int8", "--output", tmp_path / "out.jsonl"], "--dtype int8: needs --output FILE.npy"),
-        ([*fine, "--dtype", "int8", "--output", tmp_path / "a.npy"], "a.scales.npy: exists already; add --overwrite"),
-        ([*fine, "--batch-size", "0"], "--batch-size 0: must be 1 or more"),
-        ([*fine, "--dimension", "0"], "--dimension 0: must be 1 or more"),
-        ([*fine, "--dimension", "33"], "--dimension 33: the vectors have 32 dimensions; give 1 to 32"),
-        (plain, "add --tokenizer whitespace"),
-        ([tmp_path / "bad.txt", *flags], "bad.txt:2: byte 0xff"),
-        ([tmp_path / "absent.txt", *flags], "cannot read it"),
-    ]:
-        output = [] if "--output" in arguments else ["--output", tmp_path / "out.npy"]
-        rejected(capsys, ["embed", *arguments, *output], message)
-    assert sorted(tmp_path.iterdir()) == before and existing.read_text() == "old"

@@ -1,13 +1,9 @@
 """``fairseq-clear embed`` with several workers: the bytes of one, resuming after a kill, and one line for an error."""
 
 import io
-import os
 import random
 import shutil
-import socket
-import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +11,7 @@ import pytest
 
 from fairseq_clear.cli.main import main
 from fairseq_clear.evaluation.embedding_files import BLOCK
-from tests.conftest import WORDS, run
+from tests.conftest import WORDS, run, run_workers
 
 pytestmark = pytest.mark.slow
 
@@ -62,17 +58,6 @@ def whole(command: list[str], tmp_path_factory: pytest.TempPathFactory) -> bytes
     return path.read_bytes()
 
 
-def start(count: int, *command: str, fresh: bool = False) -> list[subprocess.CompletedProcess[str]]:
-    """The results of a command started on several workers, as torchrun starts them."""
-    with socket.create_server(("localhost", 0)) as free:
-        port = str(free.getsockname()[1])
-    variables = {**os.environ, "MASTER_ADDR": "localhost", "MASTER_PORT": port, "WORLD_SIZE": str(count)}
-    with ThreadPoolExecutor() as pool:
-        options = {"check": False, "fresh": fresh}
-        workers = [pool.submit(run, *command, **options, env={**variables, "RANK": str(n)}) for n in range(count)]
-        return [worker.result() for worker in workers]
-
-
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
@@ -80,8 +65,7 @@ def names(folder: Path) -> list[str]:
 @pytest.mark.parametrize("count", [2, 3])
 def test_workers_write_the_bytes_of_one_process(count: int, whole: bytes, command: list[str], tmp_path: Path) -> None:
     output = tmp_path / "out.npy"
-    ended = start(count, sys.executable, "-m", "fairseq_clear.cli", *command, str(output))
-    assert [worker.returncode for worker in ended] == [0] * count
+    ended = run_workers(count, sys.executable, "-m", "fairseq_clear.cli", *command, str(output))
     assert output.read_bytes() == whole and names(tmp_path) == ["out.npy"]
     assert ended[0].stdout.startswith(f"{LINES:,} sentences, dimension 32; 0 cut at the model's length; ")
     assert [worker.stdout for worker in ended[1:]] == [""] * (count - 1)
@@ -92,8 +76,7 @@ def test_int8_is_that_of_the_vectors_of_one_process(
     count: int, whole: bytes, command: list[str], tmp_path: Path
 ) -> None:
     output = tmp_path / "out.npy"
-    ended = start(count, sys.executable, "-m", "fairseq_clear.cli", *command, str(output), "--dtype", "int8")
-    assert [worker.returncode for worker in ended] == [0] * count
+    ended = run_workers(count, sys.executable, "-m", "fairseq_clear.cli", *command, str(output), "--dtype", "int8")
     assert names(tmp_path) == ["out.npy", "out.scales.npy"]
     exact = np.load(io.BytesIO(whole))
     scales = np.abs(exact).max(axis=0) / np.float32(127)
@@ -110,7 +93,7 @@ def test_a_job_that_lost_a_worker_resumes(
     output = tmp_path / "out.npy"
     failing = [sys.executable, "-c", FAIL.format(rank=rank, action=action), *command, str(output)]
     # fresh: torch reads whether it prints warnings when it is imported
-    ended = start(count, *failing, fresh=rank == 0) if count > 1 else [run(*failing, check=False)]
+    ended = run_workers(count, *failing, check=False, fresh=rank == 0) if count > 1 else [run(*failing, check=False)]
     said = "".join(worker.stderr for worker in ended)
     # With worker 0 ends the memory of who reported what, unless torchrun keeps it in a process of its own.
     is_forgotten = action == ERROR and count > 1 and rank == 0
@@ -139,7 +122,8 @@ def test_an_error_of_all_workers_is_one_line(command: list[str], tmp_path: Path)
         ([*command, str(tmp_path / "out.jsonl")], "several workers need an input file and --output FILE.npy"),
         (["doctor"], "doctor: error: runs in one process; start it without torchrun"),
     ]:
-        ended = start(2, *fairseq_clear, *more)
+        # fresh: torch reads whether it prints warnings, here of the worker that ended first, when it is imported
+        ended = run_workers(2, *fairseq_clear, *more, check=False, fresh=message == "not a complete")
         said = "".join(worker.stderr for worker in ended)
         assert [worker.returncode for worker in ended] == [2, 2]
         assert message in said and said.count("\n") == 1, said
@@ -162,8 +146,8 @@ def test_the_encoding_of_retrieval_and_mine_is_shared(checkpoint: Path, data_bin
             *(sys.executable, "-m", "fairseq_clear.cli", name, "--pairs", tmp_path / "pairs.tsv"),
             *(*encoder, flag),
         ]
-        ended = start(2, *fairseq_clear, tmp_path / f"{name}.2")
-        assert [worker.returncode for worker in ended] == [0, 0] and ended[1].stdout + ended[1].stderr == ""
+        ended = run_workers(2, *fairseq_clear, tmp_path / f"{name}.2")
+        assert ended[1].stdout + ended[1].stderr == ""
         alone = run(*fairseq_clear, tmp_path / f"{name}.1")
         assert ended[0].stdout.replace(f"{name}.2", f"{name}.1") == alone.stdout
     files = names(tmp_path / "mine.1")

@@ -12,33 +12,6 @@ from fairseq_clear.cli.main import main
 pytestmark = pytest.mark.slow
 
 
-def test_the_command_line_knows_the_formats() -> None:
-    from fairseq_clear.interop.model_card import LIBRARIES
-
-    assert set(LIBRARIES) == set(FORMATS)
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--format", "hf", "--normalize"], "--normalize: belongs to --format sentence-transformers"),
-        (["--format", "hf", "--pooling", "best"], "no such pooling"),
-        (["--format", "hf", "--dimension", "8"], "--dimension: belongs to --format sentence-transformers"),
-        (["--format", "sentence-transformers", "--dimension", "8", "--normalize"], "scales vectors before it"),
-        (["--format", "sentence-transformers", "--dimension", "33"], "have 32 dimensions; give 1 to 32"),
-        (["--format", "fairseq", "--scores", "nowhere.json"], "nowhere.json: cannot read it"),
-    ],
-)
-def test_mistakes_are_one_line(
-    flags: list[str], message: str, checkpoint: Path, data_bin: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = ["export", str(checkpoint), "--data-bin", str(data_bin), "--tokenizer", "whitespace"]
-    assert main([*command, "--dest", str(tmp_path / "out"), *flags]) == 2
-    error = capsys.readouterr().err.splitlines()
-    assert message in error[-1]
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_folder_of_something_else_is_not_replaced(checkpoint: Path, data_bin: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("x")

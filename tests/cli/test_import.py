@@ -1,14 +1,13 @@
 """``fairseq-clear import`` as a user runs it, on a real model where its package is installed."""
 
 import importlib.util
-import itertools
 import json
 from pathlib import Path
 
 import pytest
 
 from fairseq_clear.cli.main import main
-from tests.conftest import ROOT, SHARED, run, sentences, tool
+from tests.conftest import SHARED
 
 LIBRARIES = ("transformers", "tokenizers", "safetensors")
 MISSING = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
@@ -37,53 +36,6 @@ def test_it_prints_what_was_done(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "exists already" in capsys.readouterr().err
     assert main([*command, "--overwrite", "--pooling", "cls"]) == 0
     assert "has no pooling" not in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("given", "repository"),
-    [
-        ("roberta-base", "FacebookAI/roberta-base"),
-        ("sentence-transformers/all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2"),
-    ],
-)
-def test_a_name_of_the_hub_is_not_downloaded(
-    given: str, repository: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["import", given, "--dest", str(tmp_path / "ours")]) == 2
-    said = capsys.readouterr().err
-    assert f"{given}: no such folder; give a local Hugging Face folder" in said and said.count("\n") == 1
-    assert f"`hf download {repository} --local-dir {repository.split('/')[1]}`" in said
-    assert list(tmp_path.iterdir()) == []
-
-
-@needs_libraries
-@pytest.mark.slow
-def test_training_starts_from_it(tmp_path: Path) -> None:
-    from fairseq_clear.interop.importing import import_hf
-    from tests.interop.folders import make_folder
-
-    report = import_hf(make_folder(tmp_path / "hf", "bert"), tmp_path / "ours")
-    (tmp_path / "text.txt").write_text("\n".join(sentences(120, seed=1)) + "\n")
-    flags = ["--tokenizer-dir", str(tmp_path / "ours"), "--workers", "1", "--valid-share", "0.2"]
-    assert main(["prepare", str(tmp_path / "text.txt"), "--dest", str(tmp_path / "bin"), *flags]) == 0
-    start = report[-1].removeprefix("to start from it: ").split()
-    common = [
-        *("--user-dir", ROOT / "fairseq_clear", "--cpu", "--optimizer", "adam", "--lr", "0.001"),
-        *("--max-update", "3"),
-    ]
-    done = run(
-        *(*tool("train"), tmp_path / "bin", *common, *start, "--task", "clear_lm", "--criterion", "clear_nt_xent"),
-        *("--mask-whole-words", "--sample-break-mode", "eos", "--batch-size", "16", "--augment", "del-span"),
-        *("--tokens-per-sample", "40", "--save-dir", tmp_path / "first", "--disable-validation"),
-    )
-    assert "freshly initialised (" in done.stdout + done.stderr  # <del>
-    command = ["sts", "--encoder", str(tmp_path / "first" / "checkpoint_last.pt"), "--data-bin", str(tmp_path / "bin")]
-    texts = [line for line in sentences(60, seed=3) if line]
-    pairs = [f"{one}\t{two}\t{index % 5}" for index, (one, two) in enumerate(itertools.pairwise(texts))]
-    (tmp_path / "pairs.tsv").write_text("\n".join(pairs) + "\n")
-    assert main([*command, "--sts-file", str(tmp_path / "pairs.tsv"), "--output", str(tmp_path / "sts.json")]) == 0
-    (row,) = json.loads((tmp_path / "sts.json").read_text())["rows"]
-    assert row["encoder"]["pooling"] == "mean"
 
 
 @pytest.mark.real

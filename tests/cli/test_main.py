@@ -1,5 +1,6 @@
 """The command line's frame: commands load lazily, mistakes are one line and status 2."""
 
+import importlib
 import json
 import sys
 import types
@@ -11,7 +12,7 @@ import pytest
 
 from fairseq_clear.cli import COMMANDS
 from fairseq_clear.cli.flags import Command
-from fairseq_clear.cli.main import build_parser, main
+from fairseq_clear.cli.main import main
 from fairseq_clear.errors import UserError
 from tests.conftest import run
 
@@ -39,25 +40,6 @@ def test_help_imports_nothing_but_the_standard_library() -> None:
     assert json.loads(run(sys.executable, "-c", HELP, fresh=True).stdout) == {}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "fairseq-clear: error: the following arguments are required: COMMAND"),
-        (["dance"], "fairseq-clear: error: argument COMMAND: invalid choice: 'dance'"),
-        (["prepare"], "fairseq-clear prepare: error: the following arguments are required: INPUT, --dest"),
-        (["prepare", "a", "--dest", "b", "--shards", "x"], "argument --shards: invalid int value: 'x'"),
-        (["embed", "a", "b", "--checkpoint", "c", "--data-bin", "d"], "fairseq-clear embed: error: unrecognized"),
-        (["plot", "curves", "a", "--output", "b", "--bars"], "fairseq-clear plot curves: error: unrecognized"),
-    ],
-)
-def test_usage_errors_are_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
-        main(arguments)
-    assert left.value.code == 2
-    shown = capsys.readouterr().err
-    assert message in shown and shown.count("\n") == 1
-
-
 @dataclass
 class Try(Command):
     """Try something."""
@@ -69,25 +51,10 @@ class Try(Command):
 
 
 @pytest.fixture
-def imported(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A command named ``try`` that calls ``Try.act``; the modules that the command line imports are recorded here."""
-    names: list[str] = []
-
-    def import_module(name: str, package: str) -> types.SimpleNamespace:
-        names.append(package + name)
-        return types.SimpleNamespace(Try=Try)
-
+def command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command named ``try`` that calls ``Try.act``."""
     monkeypatch.setitem(COMMANDS, "try", ("somewhere:Try", "try something"))
-    monkeypatch.setattr("fairseq_clear.cli.main.importlib.import_module", import_module)
-    return names
-
-
-def test_only_the_command_asked_for_is_imported(imported: list[str]) -> None:
-    build_parser(None)
-    assert imported == []
-    Try.act = lambda: 0
-    assert main(["try"]) == 0
-    assert imported == ["fairseq_clear.cli.somewhere"]
+    monkeypatch.setattr(importlib, "import_module", lambda *_: types.SimpleNamespace(Try=Try))
 
 
 def raising(error: BaseException) -> Callable[[], int]:
@@ -97,7 +64,8 @@ def raising(error: BaseException) -> Callable[[], int]:
     return act
 
 
-def test_user_errors_and_interrupts(imported: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("command")
+def test_user_errors_and_interrupts(capsys: pytest.CaptureFixture[str]) -> None:
     Try.act = raising(UserError("a.txt:3: no  good\nat all"))
     assert main(["try"]) == 2
     assert capsys.readouterr().err == "fairseq-clear try: error: a.txt:3: no  good at all\n"
@@ -106,7 +74,8 @@ def test_user_errors_and_interrupts(imported: list[str], capsys: pytest.CaptureF
     assert capsys.readouterr().err == "fairseq-clear try: interrupted\n"
 
 
-def test_bugs_are_not_hidden(imported: list[str]) -> None:
+@pytest.mark.usefixtures("command")
+def test_bugs_are_not_hidden() -> None:
     Try.act = raising(ValueError("a bug"))
     with pytest.raises(ValueError, match="a bug"):
         main(["try"])

@@ -54,36 +54,6 @@ def test_the_folder_and_the_table(pairs: Path, tmp_path: Path, capsys: pytest.Ca
     assert 2 <= report["mean_rank"][0] < report["mean_rank"][1]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "where"),
-    [
-        (["--pairs", "empty.tsv"], "empty.tsv: "),
-        (["--margin", "3"], "--margin 3.0: "),
-        (["--candidates", "no.txt"], "no.txt: "),
-        (["--device", "gpu"], "device gpu: "),
-        (["--margin", "2"], "none of the 40 pairs"),
-        (["--encoder", f"{TOYS}:broken"], f"{TOYS}:broken: "),
-        (None, "--pairs"),
-    ],
-)
-def test_mistakes_are_one_line_and_write_nothing(
-    arguments: list[str] | None,
-    where: str,
-    pairs: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    (tmp_path / "empty.tsv").write_text("\n")
-    monkeypatch.chdir(tmp_path)
-    before = sorted(tmp_path.iterdir())
-    data = ["--pairs", pairs.name, *arguments] if arguments is not None else []
-    assert mine("--encoder", f"{TOYS}:Letters", "--dest", "mined", *data) == 2
-    out, err = capsys.readouterr()
-    assert err.startswith("fairseq-clear mine: error: ") and where in err
-    assert err.count("\n") == 1 and out == "" and sorted(tmp_path.iterdir()) == before
-
-
 @pytest.mark.slow
 def test_from_pairs_to_training(pairs: Path, tmp_path: Path, checkpoint: Path, data_bin: Path) -> None:
     """A checkpoint mines, and the commands of the documentation train on the result."""

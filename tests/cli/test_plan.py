@@ -6,7 +6,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from fairseq_clear.cli.main import main
-from tests.conftest import ROOT, rejected
+from tests.conftest import ROOT
 from tests.test_recipes import BASE as FIRST
 from tests.test_recipes import CONFIGS
 
@@ -50,28 +50,3 @@ def test_a_recipe_and_texts_of_ones_own(tmp_path, paired_bin, capsys):
     out = capsys.readouterr().out
     words = len((paired_bin / "dict.txt").read_text().splitlines())
     assert f"vocabulary {words + 6}, fp32" in out and "64 to 64 tokens" not in out
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (["--config", "clear/base"], "--config clear/base: no such recipe"),
-        (["model.layers=1"], "model.layers"),
-        (["="], f"--config clear/base_256gpu {THIN} =:"),
-        (["criterion._name=sentence_prediction"], "criterion._name sentence_prediction: its cost cannot be estimated"),
-        (["+criterion.guide=g.pt"], "--guide g.pt: only decides what --false-negatives masks"),
-        (["optimizer._name=adafactor"], "optimizer._name adafactor"),
-        (["model._name=roberta"], "model._name roberta"),
-        (["++dataset.max_tokens=1024"], "dataset.max_tokens 1024"),
-        (["task.augment=del-wrd"], "del-wrd"),
-        (["~dataset.batch_size"], "dataset.batch_size: the recipe has none; give --global-batch"),
-        (["~optimization.max_update"], "optimization.max_update: the recipe has none"),
-        (["--gpus", "3", "--global-batch", "8"], "--global-batch 8: is not a multiple of --gpus 3"),
-        (["--mfu", "45"], "--mfu 45.0: must be 1 or less"),
-        (["--memory", "0.1"], "--memory 0.1: 32 texts need"),
-        (["--data-bin", "nowhere"], "nowhere/dict.txt does not exist"),
-    ],
-)
-def test_mistakes_are_one_line(settings, message, capsys):
-    base = [] if "--config" in settings else [*BASE[1:], THIN]
-    rejected(capsys, ["plan", *base, *settings, *([] if "--gpus" in settings else ["--gpus", "1"])], message)

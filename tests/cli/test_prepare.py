@@ -10,59 +10,23 @@ import pytest
 from fairseq_clear.cli.main import main
 from fairseq_clear.cli.prepare import Prepare
 from fairseq_clear.preparation import binarize
-from fairseq_clear.preparation.prepare_settings import PrepareSettings
-from fairseq_clear.preparation.staging import DocumentLengths
 from tests.faults import commands
 from tests.preparation.corpora import sentencepiece_model, write_corpus
 
 
-def parse(*arguments: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    Prepare.add_arguments(parser)
-    return parser.parse_args(arguments)
+def test_flags_reach_the_settings() -> None:
+    def parse(line: str) -> Prepare:
+        parser = argparse.ArgumentParser()
+        Prepare.add_arguments(parser)
+        return Prepare.from_flags(parser.parse_args(line.split()))
 
-
-def test_flags_reach_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[PrepareSettings] = []
-
-    class Report:
-        lengths = DocumentLengths({3: 1})
-
-        def summary(self) -> str:
-            return ""
-
-    def fake(settings: PrepareSettings) -> Report:
-        seen.append(settings)
-        return Report()
-
-    monkeypatch.setattr("fairseq_clear.preparation.preparing.prepare", fake)
-    line = "a.txt b.txt --dest d --valid v.txt w.txt --no-byte-fallback --dict x --split-sentences --seed 7 --workers 3"
-    assert Prepare.call(parse(*line.split())) == 0
-    assert seen[0].inputs == (Path("a.txt"), Path("b.txt")) and seen[0].valid == (Path("v.txt"), Path("w.txt"))
-    assert not seen[0].byte_fallback and seen[0].dictionary == Path("x") and seen[0].split_sentences == "lines"
-    assert (seen[0].seed, seen[0].workers, seen[0].language) == (7, 3, "en")
-    Prepare.call(parse("a.txt", "--dest", "d", "--split-sentences", "paragraphs"))
-    assert seen[1].split_sentences == "paragraphs" and seen[1].workers >= 1
-    Prepare.call(parse("a.txt", "--dest", "d", "--paraphrase", "de=x=y.txt", "zh=z.txt"))
-    assert seen[2].paraphrase == (("de", Path("x=y.txt")), ("zh", Path("z.txt")))
-    assert seen[1].paraphrase == ()
-
-
-@pytest.mark.parametrize("text", ["de", "=x.txt", "de=", ""])
-def test_a_paraphrase_is_a_name_and_a_file(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        parse("a.txt", "--dest", "d", "--paraphrase", text)
-    assert "is not NAME=FILE" in capsys.readouterr().err
-
-
-def test_text_alone_is_written_and_described(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    corpus = write_corpus(tmp_path / "corpus.txt", 30)
-    arguments = ["prepare", str(corpus), "--dest", str(tmp_path / "out.txt"), "--text-only"]
-    assert main(arguments) == 0
-    assert "30 documents, " in capsys.readouterr().out
-    assert (tmp_path / "out.txt").read_bytes() == corpus.read_bytes()
-    assert main(arguments) == 2
-    assert "out.txt: exists already" in capsys.readouterr().err
+    given = parse("a.txt b.txt --dest d --valid v.txt w.txt --no-byte-fallback --dict x --split-sentences --seed 7")
+    assert given.inputs == (Path("a.txt"), Path("b.txt")) and given.valid == (Path("v.txt"), Path("w.txt"))
+    assert not given.byte_fallback and given.dictionary == Path("x") and given.split_sentences == "lines"
+    assert (given.seed, given.language, given.paraphrase) == (7, "en", ()) and given.workers >= 1
+    given = parse("a.txt --dest d --split-sentences paragraphs --paraphrase de=x=y.txt zh=z.txt --workers 3")
+    assert given.split_sentences == "paragraphs" and given.workers == 3
+    assert given.paraphrase == (("de", Path("x=y.txt")), ("zh", Path("z.txt")))
 
 
 @pytest.mark.parametrize(

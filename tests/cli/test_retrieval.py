@@ -86,6 +86,10 @@ def test_every_kind_of_data(tmp_path: Path, asked: Asked) -> None:
     text.write_text(DOCUMENT)
     of_text = {"bada kefe", "ligi moho bada nuju", "ligi pala", "reme ligi", "sine reme", "sine sine"}
     assert asked("--documents", text) == of_text
+    running = tmp_path / "running.txt"
+    running.write_text("One is here. Two is\nthere.\n\nThree came. Four went.\n")
+    of_text = {"One is here.", "Two is there.", "Three came.", "Four went."}
+    assert asked("--documents", running, "--split-sentences", "paragraphs") == of_text
     beir = tmp_path / "beir"
     (beir / "qrels").mkdir(parents=True)
     (beir / "corpus.jsonl").write_text(lines(CORPUS)), (beir / "queries.jsonl").write_text(lines(QUESTIONS))
@@ -101,43 +105,3 @@ def test_scores_are_printed_though_the_report_cannot_be_written(pairs: Path, cap
     out, err = capsys.readouterr()
     assert "MRR@10" in out and "queries 23; passages 23" in out
     assert "--output /proc/r.json: " in err and err.count("\n") == 1
-
-
-def test_running_text_is_split_into_sentences(tmp_path: Path, asked: Asked) -> None:
-    text = tmp_path / "t.txt"
-    text.write_text("One is here. Two is\nthere.\n\nThree came. Four went.\n")
-    found = asked("--documents", text, "--split-sentences", "paragraphs")
-    assert found == {"One is here.", "Two is there.", "Three came.", "Four went."}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "where"),
-    [
-        ([], "--data, --pairs or --documents"),
-        (["--pairs", "pairs.tsv", "--count", "3"], "--count 3: "),
-        (["--documents", "alone.txt", "--count", "1"], "--count 1: "),
-        (["--documents", "alone.txt"], "--documents: 0 of them"),
-        (["--documents", "no.txt"], "no.txt: "),
-        (["--pairs", "pairs.tsv", "--device", "gpu"], "device gpu: "),
-        (["--pairs", "pairs.tsv", "--documents", "alone.txt"], "argument --documents: "),
-        (["--pairs", "pairs.tsv", "--baselines", "bm52"], "'bm52'"),
-    ],
-)
-def test_mistakes_are_one_line_and_write_nothing(
-    arguments: list[str],
-    where: str,
-    pairs: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    (tmp_path / "alone.txt").write_text("a\n\nb\n")
-    monkeypatch.chdir(tmp_path)
-    before = sorted(tmp_path.iterdir())
-    try:
-        status = main(["retrieval", *arguments, "--output", "r.json", "--encoder", f"{TOYS}:Letters"])
-    except SystemExit as left:
-        status = left.code
-    out, err = capsys.readouterr()
-    assert status == 2 and where in err and err.count("\n") == 1 and out == ""
-    assert sorted(tmp_path.iterdir()) == before

@@ -47,11 +47,7 @@ def test_dev_scores_and_presets(folder, capsys):
     assert lines[1].split()[1] == f"{expected.means('dev')['TREC']:.2f}" and lines[2].endswith("seeds 1111")
 
 
-def test_probing_takes_what_the_folder_has(folder, tmp_path, capsys):
-    for name in ("past_present.txt", "tree_depth.txt"):
-        (tmp_path / name).write_bytes((folder / "probing" / name).read_bytes())
-    assert main(["senteval", "--data", str(tmp_path), *WORDS, "--tasks", "probing", "--preset", "logistic"]) == 0
-    assert capsys.readouterr().out.splitlines()[0].split() == ["Depth", "Tense", "Probing"]
+def test_many_tasks_are_rows(folder, capsys):
     flags = ["--tasks", "TREC", "probing", "--preset", "logistic", "--folds", "2"]
     assert main(["senteval", "--data", str(folder), *WORDS, *flags]) == 0
     columns = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:-1]]

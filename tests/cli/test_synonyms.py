@@ -2,23 +2,19 @@
 
 import argparse
 import json
-import lzma
 import shutil
 
 import numpy as np
 import pytest
-from fairseq.data import Dictionary
 
 from fairseq_clear.augmentations import Symbols
 from fairseq_clear.augmentations.chain import build_augmentation
-from fairseq_clear.cli.main import main
 from fairseq_clear.cli.prepare import Synonyms
 from fairseq_clear.errors import UserError
-from fairseq_clear.models.encoding import read_tokens
-from fairseq_clear.text.data_folders import load_tokenizer, read_dictionary
+from fairseq_clear.text.data_folders import read_dictionary
 from fairseq_clear.text.synonym_files import load_synonyms
 from tests.augmentations.cases import make_view
-from tests.conftest import SHARED, WORDS
+from tests.conftest import WORDS
 
 NEIGHBOURS = {WORDS[0]: WORDS[1:4], WORDS[1]: [WORDS[2], "absent"], WORDS[2]: [], "absent": [WORDS[0]]}
 
@@ -49,13 +45,6 @@ def test_the_table_serves_the_augmentation(folder):
     assert tokens[1] in WORDS[1:4] and tokens[2] == WORDS[2] and tokens[3:5] == WORDS[2:4]
 
 
-def test_output_can_be_chosen(folder, tmp_path, capsys):
-    run(folder, "--output", str(tmp_path / "mine.npz"))
-    assert load_synonyms(tmp_path / "mine.npz", folder / "dict.txt").row_offsets.tolist() == [0, 3, 4]
-    assert not (folder / "synonyms.npz").exists()
-    assert "4 words" in capsys.readouterr().out
-
-
 def test_an_existing_table_is_replaced_only_when_asked(folder):
     (folder / "synonyms.npz").write_text("mine")
     with pytest.raises(UserError, match="exists already; add --overwrite"):
@@ -74,7 +63,6 @@ def test_a_sharded_folder_gets_its_table_where_training_looks(folder, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "source", "said"),
     [
-        (["--output", "absent/there.npz"], None, "there is no folder absent"),
         (["--output", "/proc/s.npz"], None, "--output /proc/s.npz: cannot write it"),
         ([], "absent.json", "absent.json: cannot read it"),
         ([], "film.json", "none of its 1 words is in the vocabulary"),
@@ -87,29 +75,3 @@ def test_mistakes_are_refused_and_nothing_is_written(folder, flags, source, said
     with pytest.raises(UserError, match=said):
         run(folder, *flags, source=source)
     assert sorted(folder.iterdir()) == before
-
-
-@pytest.mark.real
-@pytest.mark.slow
-def test_the_list_that_clear_uses_covers_real_text_about_as_counting_words_says(tmp_path, capsys):
-    neighbours = SHARED / "synonyms" / "counterfitted_neighbors.json"
-    corpus = SHARED / "corpora" / "wikitext2.valid.txt.xz"
-    with lzma.open(corpus, "rt", encoding="utf-8") as file:
-        lines = [line.strip().replace("<unk>", "") for line in file if line.strip()]
-    (tmp_path / "raw.txt").write_text("\n".join(lines), encoding="utf-8")
-    folder = tmp_path / "bin"
-    flags = f"--dest {folder} --vocab-size 4000 --valid-share 0.001 --document-start . --workers 1".split()
-    assert main(["prepare", str(tmp_path / "raw.txt"), *flags]) == 0
-    assert run(folder, source=str(neighbours)) == 0
-    dictionary, tokenizer = Dictionary.load(str(folder / "dict.txt")), load_tokenizer(folder)
-    table = load_synonyms(folder / "synonyms.npz", folder / "dict.txt")
-    assert 60_000 < len(table) < 80_000
-    listed = json.loads(neighbours.read_text())
-    words, found, by_hand = 0, 0, 0
-    for line in lines:
-        tokens = np.array(read_tokens(dictionary, tokenizer, line)[1:-1])
-        starts = np.flatnonzero(table.is_word_start[tokens] | (np.arange(len(tokens)) == 0))
-        spoken = line.lower().split()
-        words, found = words + len(spoken), found + int((table.find(tokens, starts) >= 0).sum())
-        by_hand += sum(bool(listed.get(word)) for word in spoken)
-    assert abs(found - by_hand) < 0.01 * words and 0.3 < found / words < 0.6

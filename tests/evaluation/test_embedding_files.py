@@ -3,7 +3,6 @@
 import gzip
 import hashlib
 import io
-import json
 import lzma
 import os
 import sys
@@ -77,14 +76,6 @@ def test_blocks_make_one_array(source, tmp_path, block):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.npy"]
 
 
-def test_json_lines_read_back_exactly(source):
-    stream = io.StringIO()
-    write_jsonl(stream, source, "text", scan_sentences(source), letters)
-    records = [json.loads(line) for line in stream.getvalue().split("\n")[:-1]]
-    assert [record["text"] for record in records] == LINES
-    assert (np.array([record["embedding"] for record in records], np.float32) == EXPECTED).all()
-
-
 def test_a_full_disk_keeps_finished_blocks(source, tmp_path, monkeypatch):
     pwrite, calls, output = os.pwrite, [], tmp_path / "out.npy"
 
@@ -138,9 +129,9 @@ print(rows.count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_file(tmp_path):
-    """The vectors of a million lines take 256 MB."""
+    """The vectors of 200,000 lines take 51 MB."""
     found = []
-    for count in (100_000, 1_000_000):
+    for count in (10_000, 200_000):
         source = tmp_path / f"{count}.txt"
         source.write_text("".join(f"line {number}\n" for number in range(count)))
         rows, kilobytes = run(sys.executable, "-c", PEAK, source).stdout.split()
@@ -148,7 +139,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
         assert np.load(source.with_suffix(".npy"), mmap_mode="r").shape == (count, 64)
         source.with_suffix(".npy").unlink()
         found.append(int(kilobytes) / 1024)
-    assert found[1] - found[0] < 30, found
+    assert found[1] - found[0] < 20, found
 
 
 # Smaller types
@@ -209,23 +200,6 @@ def test_int8_numbers_and_scales(tmp_path, count):
     assert report.summary().endswith(said) if depth else "recall" not in report.summary()
 
 
-def test_recall_says_what_is_lost(tmp_path):
-    """Rounding moves rows that are close together; float16 moves them less."""
-    rng = np.random.default_rng(1)
-    rows = (30 + rng.standard_normal((200, 16))).astype(np.float32)
-    found = {}
-    for dtype in ("int8", "float16"):
-        report = write_rows(tmp_path, rows, dtype=dtype, overwrite=True)
-        stored = np.load(tmp_path / "out.npy").astype(np.float32)
-        if dtype == "int8":
-            stored *= np.load(tmp_path / "out.scales.npy")
-        kept = [len(neighbours(rows, row) & neighbours(stored, row)) / 10 for row in range(200)]
-        assert f"{dtype}: recall@10 {np.mean(kept):.4f} against float32, 200 queries" in report.summary()
-        found[dtype] = np.mean(kept)
-    assert found["int8"] < 0.9 < found["float16"]
-    assert not (tmp_path / "out.scales.npy").exists()  # of the int8 file that float16 replaced
-
-
 def test_scales_without_their_vectors(tmp_path):
     """They may exist while the work is unfinished, since they are put in place first; otherwise they are of other vectors."""
     output = tmp_path / "out.npy"
@@ -240,17 +214,20 @@ def test_scales_without_their_vectors(tmp_path):
 def test_recall_of_a_sample(tmp_path, monkeypatch):
     monkeypatch.setattr("fairseq_clear.evaluation.embedding_files.SAMPLE", 30)
     monkeypatch.setattr("fairseq_clear.evaluation.embedding_files.QUERIES", 4)
-    rows = rows_of(300, 8)
+    rows = (30 + np.random.default_rng(1).standard_normal((300, 8))).astype(np.float32)  # rounding changes neighbours
     report = write_rows(tmp_path, rows, dtype="int8")
     chosen = [299 * number // 29 for number in range(30)]
     changed = (np.load(tmp_path / "out.npy") * np.load(tmp_path / "out.scales.npy"))[chosen]
     kept = [len(neighbours(rows[chosen], row) & neighbours(changed, row)) / 10 for row in (0, 9, 19, 29)]
+    assert np.mean(kept) < 1
     assert report.summary().endswith(f"recall@10 {np.mean(kept):.4f} against float32, 4 queries among 30 rows")
 
 
 def test_float16_is_rounded_and_too_large_numbers_are_an_error(tmp_path):
     rows = rows_of(40, 3)
-    write_rows(tmp_path, rows, dtype="float16")
+    write_rows(tmp_path, rows, dtype="int8")
+    write_rows(tmp_path, rows, dtype="float16", overwrite=True)
+    assert not (tmp_path / "out.scales.npy").exists()  # of the int8 file that float16 replaced
     stored = np.load(tmp_path / "out.npy")
     assert stored.dtype == np.float16 and (stored == rows.astype(np.float16)).all()
     for dtype, number in (("float16", 7e4), ("int8", np.inf), ("int8", np.nan), ("float16", np.nan)):

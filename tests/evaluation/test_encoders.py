@@ -35,12 +35,6 @@ def test_blocks_hold_whole_batches():
     np.testing.assert_array_equal(CachedEncoder(Letters(), batch_size=1).encode(texts), Letters().encode(texts))
 
 
-def test_transform_comes_after_the_cache():
-    cached = CachedEncoder(Letters())
-    cached.transform = lambda vectors: vectors[:, :1] * 2
-    assert cached.encode(["aa", "b"]).tolist() == [[4.0], [0.0]]
-
-
 @pytest.mark.parametrize(
     "returned", [torch.ones(2, 3), [torch.ones(3)] * 2, [[1, 1, 1]] * 2, np.ones((2, 3), np.float16)]
 )
@@ -87,22 +81,6 @@ def test_factories_classes_and_objects():
     assert [type(encoder) for _, encoder in loaded] == [Letters, Words]
 
 
-@pytest.mark.parametrize(
-    ("code", "message"),
-    [
-        ("def make(:", r"cannot import it \(SyntaxError: .*; install it"),
-        ("def make():\n    raise RuntimeError('no\\nGPU')", r"calling it failed \(RuntimeError: no\)"),
-    ],
-)
-def test_a_module_that_fails(code, message, tmp_path, monkeypatch):
-    name = f"failing_{len(code)}"
-    (tmp_path / f"{name}.py").write_text(code)
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=message) as caught:
-        load_encoders(f"{name}:make", [None])
-    assert "\n" not in str(caught.value)
-
-
 def test_poolings_of_a_checkpoint_share_its_model(checkpoint, data_bin):
     loaded = load_encoders(
         str(checkpoint), [None, "cls", "layer:1"], data_bin=str(data_bin), tokenizer=WhitespaceTokenizer(), device="cpu"
@@ -125,11 +103,17 @@ def test_poolings_of_a_checkpoint_share_its_model(checkpoint, data_bin):
         (f"{TOYS}:Letters", "cls", "calling it with pooling='cls' failed .TypeError"),
         (f"{TOYS}:INSTANCE", "cls", "calling it with pooling='cls' failed"),
         (__file__, None, "a checkpoint needs --data-bin"),
+        ("unparsable:make", None, r"cannot import it \(SyntaxError: .*; install it"),
+        ("failing:make", None, r"calling it failed \(RuntimeError: no\)"),
     ],
 )
-def test_names_that_are_wrong(name, pooling, message):
-    with pytest.raises(UserError, match=message):
+def test_names_that_are_wrong(name, pooling, message, tmp_path, monkeypatch):
+    (tmp_path / "unparsable.py").write_text("def make(:")
+    (tmp_path / "failing.py").write_text("def make():\n    raise RuntimeError('no\\nGPU')")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=message) as caught:
         load_encoders(name, [pooling])
+    assert "\n" not in str(caught.value)
 
 
 FILE = "3 2\nfilm 1 0\ngood 0 1\nNew York 5 5\n"

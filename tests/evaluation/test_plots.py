@@ -1,6 +1,5 @@
 """Pictures show the scores of a report, what was logged, STS by layer against the encoder's own poolings, and pairs."""
 
-import matplotlib
 import numpy as np
 import pytest
 
@@ -12,7 +11,6 @@ from fairseq_clear.evaluation.plots import (
     draw_lines,
     draw_map,
     map_pairs,
-    save_figure,
     score_layers,
 )
 from fairseq_clear.evaluation.reports import Row
@@ -37,15 +35,6 @@ def test_bars_are_the_scores():
     assert bars[0].errorbar.lines[2][0].get_segments()[1][:, 0].tolist() == [58.0, 62.0]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("suffix", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])
-def test_the_suffix_chooses_the_format_and_settings_stay(tmp_path, suffix, start):
-    before = dict(matplotlib.rcParams)
-    save_figure(draw_bars(ROWS, ["STS-B"]), tmp_path / f"a.{suffix}")
-    assert (tmp_path / f"a.{suffix}").read_bytes().startswith(start)
-    assert dict(matplotlib.rcParams) == before
-
-
 def panels_of(figure):
     """Axis label -> (x, y) of each line."""
     return {
@@ -66,13 +55,11 @@ def test_what_was_logged_is_drawn(tmp_path):
     }
 
 
-def test_runs_differ_in_colour(tmp_path):
+def test_two_runs_are_in_the_same_panels(tmp_path):
     plain = [record("train", at, "train", loss=12 - at / 10) for at in (10, 20)]  # no record within epochs
     logs = {"run": read_log(write(tmp_path, LINES)), "MLM alone": read_log(write(tmp_path, plain, "mlm.log"))}
     figure = draw_lines(curve_panels(logs), "updates")
     assert panels_of(figure)["loss"] == [([20], [11.5]), ([10, 20], [11, 10])]
-    names = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert sorted(names) == ["MLM alone, train", "run, train", "run, valid"]
     assert len({line.get_color() for axis in figure.axes for line in axis.lines}) == 3
     with pytest.raises(UserError, match="run: no log has any of loss, mlm_loss"):
         curve_panels({"run": {"valid": {10.0: {"bleu": 1.0}}}})
@@ -132,10 +119,4 @@ def test_the_map_has_near_texts_near_and_is_the_same_each_time():
     again = map_pairs(CachedEncoder(Words(), name="words"), pairs, 12)
     np.testing.assert_array_equal(one, again)
     figure = draw_map({"words": one, "other": again})
-    assert [axis.get_title() for axis in figure.axes] == ["words", "other"]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
-        "highest scored pairs",
-        "lowest scored pairs",
-    ]
-    assert [len(axis.lines) for axis in figure.axes] == [24, 24]
     np.testing.assert_array_equal(figure.axes[0].lines[13].get_xydata(), one[13])

@@ -1,13 +1,8 @@
-"""Whitening against its definition, and with word vectors from the command line."""
-
-import json
-from itertools import pairwise
-from pathlib import Path
+"""Whitening against its definition; its flags are tested with those of flows."""
 
 import numpy as np
 import pytest
 
-from fairseq_clear.cli.main import main
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.postprocessing import Whitening
 
@@ -40,26 +35,3 @@ def test_directions_without_variance_are_left_out() -> None:
     for hopeless in (ROWS[:1], np.ones((5, 3))):
         with pytest.raises(UserError):
             Whitening.fit(hopeless)
-
-
-def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [f"w{number}" for number in range(12)]
-    lines = [f"{word} {' '.join(f'{x:.3f}' for x in RNG.normal(size=4))}" for word in words]
-    (tmp_path / "words.vec").write_text("\n".join(lines) + "\n")
-    (tmp_path / "pairs.tsv").write_text("".join(f"{a} {b}\t{b} w3\t{n}\n" for n, (a, b) in enumerate(pairwise(words))))
-    (tmp_path / "text.txt").write_text("\n".join(words) + "\n")
-    scores = []
-    for extra in ((), ("--whitening", str(tmp_path / "text.txt"), "--whitening-dimensions", "3")):
-        report = tmp_path / f"report{len(scores)}.json"
-        flags = [
-            *("--sts-file", str(tmp_path / "pairs.tsv"), "--encoder", str(tmp_path / "words.vec")),
-            *("--output", str(report)),
-        ]
-        assert main(["sts", *flags, *extra]) == 0
-        scores.append(json.loads(report.read_text()))
-    assert "whitened" in capsys.readouterr().out
-    assert scores[0]["rows"][0]["scores"] != scores[1]["rows"][0]["scores"]
-    stated = scores[1]["rows"][0]["encoder"]["whitening"]
-    assert (stated["sentences"], stated["dimensions"], len(stated["sha256"])) == (12, 3, 64)
-    assert "whitening" not in scores[0]["rows"][0]["encoder"]
-    assert main(["sts", *flags[:4], "--pooling", "mean"]) == 2

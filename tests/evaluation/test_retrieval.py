@@ -83,12 +83,6 @@ def test_metrics_are_those_of_trec_eval(run: tuple[np.ndarray, list[dict[int, in
         assert values[:, column] == pytest.approx(expected[metric], abs=1e-6), metric
 
 
-def test_a_ranking_by_hand() -> None:
-    values = score_rankings(np.array([[4, 2, 7, -1], [0, 1, 2, 3]]), [{2: 3, 9: 1}, {}])
-    expected = [1 / 2, (3 / math.log2(3)) / (3 + 1 / math.log2(3)), (1 / 2) / 2, 0, 1 / 2, 1 / 2, 1 / 2]
-    assert values[0] == pytest.approx(expected) and not values[1].any()
-
-
 # Search
 
 
@@ -111,6 +105,10 @@ def test_blocks_find_what_sorting_everything_finds(rows: int, columns: int) -> N
     parts = [passages[:20], passages[20:21], passages[21:]]
     found = search(queries, parts, 7, queries_per_block=rows, passages_per_block=columns)
     assert found.passages.tolist() == expected
+    ascending = passages[np.argsort(queries[0] @ passages.T)]
+    found_ = search(queries[:1], [ascending], 7, queries_per_block=rows, passages_per_block=columns)
+    assert found_.passages.tolist() == sort_everything(queries[:1] @ ascending.T, 7)
+    assert search(queries[:1], [passages[:2]], 3).passages[:, 2:].tolist() == [[-1]]
     assert found.scores.numpy() == pytest.approx(-np.sort(-(queries @ passages.T) / 16, axis=1)[:, :7])
 
 
@@ -127,16 +125,6 @@ def test_float_ties_do_not_depend_on_blocks(seed: int, columns: int, rows: int, 
     expected = sort_everything(np.round(np.einsum("qd,pd->qp", *exact), 12), 12)
     found = search(queries, [passages], 12, queries_per_block=rows, passages_per_block=columns)
     assert found.passages.tolist() == expected
-
-
-def test_ascending_scores_and_few_passages() -> None:
-    angles = np.linspace(1.5, 0, 2000)
-    passages = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
-    query = np.array([[1, 0]], np.float32)
-    found = search(query, [passages], 3, passages_per_block=100)
-    assert found.passages.tolist() == [[1999, 1998, 1997]]
-    found = search(query, [passages[:2]], 3)
-    assert found.passages.tolist() == [[1, 0, -1]]
 
 
 def test_vectors_that_are_not_finite_are_an_error() -> None:
@@ -244,16 +232,12 @@ def test_an_evaluation_is_the_ranking_of_all_cosines() -> None:
 def test_a_report_shows_what_three_queries_find() -> None:
     data = data_of_pairs("pairs", PAIRS, {})
     details = evaluate_retrieval(Letters(), data).details
-    shown = [data.queries.index(example["query"]) for example in details["examples"]]
-    assert len(shown) == 3 and shown == sorted(shown)
-    vectors = [np.asarray(Letters().encode(list(side)), np.float64) for side in (data.queries, data.passages)]
-    units = [side / np.linalg.norm(side, axis=1, keepdims=True) for side in vectors]
-    order = sort_everything(np.round(units[0] @ units[1].T, 9), 5)
-    for query, example in zip(shown, details["examples"], strict=True):
-        assert example["passages"] == [data.passages[n] for n in order[query][:3]]
-        assert example["right"] == [n in data.relevant[query] for n in order[query][:3]]
-        rank = next(rank for rank, n in enumerate(order[query], 1) if n in data.relevant[query])
-        assert example["rank"] == rank == details["ranks"][query]
+    assert len(details["examples"]) == 3
+    for example in details["examples"]:
+        query = data.queries.index(example["query"])
+        numbers = [data.passages.index(text) for text in example["passages"]]
+        assert example["right"] == [number in data.relevant[query] for number in numbers]
+        assert example["rank"] == details["ranks"][query] and (True in example["right"]) == (example["rank"] <= 3)
 
 
 def test_passages_are_encoded_in_parts_that_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,13 +263,3 @@ def test_the_passage_with_the_id_of_the_query_takes_no_place() -> None:
     assert evaluate_retrieval(Letters(), data).scores["recall@100"] == 100
     assert evaluate_retrieval(Letters(), replace(data, identical=[])).scores["recall@100"] == 0
     assert evaluate_retrieval(Letters(), replace(data, relevant=[{101: 1}])).scores["recall@100"] == 0
-
-
-def test_encoders_with_two_dimensions_are_an_error() -> None:
-    class Growing:
-        def encode(self, sentences: list[str], batch_size: int = 32) -> np.ndarray:
-            return np.ones((len(sentences), len(sentences)))
-
-    data = RetrievalData("d", ["a"], ["b", "c"], [{0: 1}])
-    with pytest.raises(UserError, match="vectors have dimension 2, earlier ones 1"):
-        evaluate_retrieval(Growing(), data)

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -81,35 +82,6 @@ def test_missing_parts_of_a_folder_of_beir(beir: Path) -> None:
             read_beir(folder)
 
 
-def test_pairs_of_every_form(tmp_path: Path) -> None:
-    expected = [("a b", "c"), ("d", "e f")]
-    table, records = tmp_path / "pairs.tsv", tmp_path / "pairs.jsonl.gz"
-    table.write_text("a b\t c\n\nd\te f\n")
-    records.write_bytes(gzip.compress(lines([{"query": q, "passage": p, "more": 1} for q, p in expected]).encode()))
-    assert read_pairs(table) == read_pairs(records) == expected
-    assert set(read_pairs_file(table).hashes) == {"pairs.tsv"}
-
-
-@pytest.mark.parametrize(
-    ("file", "content", "where"),
-    [
-        ("x.tsv", "a\tb\nc\n", "x.tsv:2: "),
-        ("x.tsv", "a\tb\t3\n", "x.tsv:1: "),
-        ("x.tsv", "a\tb\n\t c\n", "x.tsv:2: "),
-        ("x.tsv", "a\t \n", "x.tsv:1: "),
-        ("x.jsonl", '{"query": "a"}\n', "x.jsonl:1: no field 'passage'"),
-        ("x.jsonl", '{"query": "a", "passage": ""}\n', "x.jsonl:1: "),
-        ("x.tsv", "a\tb\n", "x.tsv: 1 different passages"),
-        ("x.tsv", "\n", "x.tsv: "),
-    ],
-)
-def test_mistakes_in_pairs(tmp_path: Path, file: str, content: str, where: str) -> None:
-    (tmp_path / file).write_text(content)
-    with pytest.raises(UserError) as error:
-        read_pairs_file(tmp_path / file)
-    assert where in str(error.value)
-
-
 def test_repeated_texts_are_one_query_or_passage() -> None:
     data = data_of_pairs("d", [("a", "x"), ("b", "x"), ("a", "y")], {})
     assert (data.queries, data.passages, data.relevant) == (["a", "b"], ["x", "y"], [{0: 1, 1: 1}, {0: 1}])
@@ -134,25 +106,36 @@ def test_a_count_of_documents_is_drawn_by_the_seed() -> None:
     assert len(data_of_documents(pairs_of_documents(documents), {}, count=99).queries) == 50
 
 
-def test_training_pairs_have_hard_negatives(tmp_path: Path) -> None:
+def test_pairs_of_every_form(tmp_path: Path) -> None:
     expected = [("a b", "c"), ("d", "e f", "g", "h")]
-    table, records = tmp_path / "pairs.tsv", tmp_path / "pairs.jsonl"
-    table.write_text("a b\t c\nd\te f\tg\t h\n")
-    records.write_text(lines([{"query": q, "passage": p, "negatives": n} for q, p, *n in expected]))
+    table, records = tmp_path / "pairs.tsv", tmp_path / "pairs.jsonl.gz"
+    table.write_text("a b\t c\n\nd\te f\tg\t h\n")
+    rows = [{"query": q, "passage": p, "negatives": n, "more": 1} for q, p, *n in expected]
+    records.write_bytes(gzip.compress(lines(rows).encode()))
     assert read_training_pairs(table) == read_training_pairs(records) == expected
     assert read_pairs(records) == [row[:2] for row in expected]
+    table.write_text("a b\t c\n\nd\te f\n")
+    assert read_pairs(table) == [row[:2] for row in expected]
+    assert set(read_pairs_file(table).hashes) == {"pairs.tsv"}
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "where"),
+    ("read", "file", "content", "where"),
     [
-        ("x.tsv", "a\tb\tc\na\tb\t\n", "x.tsv:2: not a query, a passage and hard negatives"),
-        ("x.jsonl", '{"query": "a", "passage": "b", "negatives": "c"}\n', "x.jsonl:1: negatives is str, not a list"),
-        ("x.jsonl", '{"query": "a", "passage": "b", "negatives": [1]}\n', "x.jsonl:1: not a query, a passage"),
+        (read_pairs_file, "x.tsv", "a\tb\nc\n", "x.tsv:2: "),
+        (read_pairs_file, "x.tsv", "a\tb\t3\n", "x.tsv:1: "),
+        (read_pairs_file, "x.tsv", "a\tb\n\t c\n", "x.tsv:2: "),
+        (read_pairs_file, "x.jsonl", '{"query": "a"}\n', "x.jsonl:1: no field 'passage'"),
+        (read_pairs_file, "x.jsonl", '{"query": "a", "passage": ""}\n', "x.jsonl:1: "),
+        (read_pairs_file, "x.tsv", "a\tb\n", "x.tsv: 1 different passages"),
+        (read_pairs_file, "x.tsv", "\n", "x.tsv: "),
+        (read_training_pairs, "x.tsv", "a\tb\tc\na\tb\t\n", "x.tsv:2: "),
+        (read_training_pairs, "x.jsonl", '{"query": "a", "passage": "b", "negatives": "c"}\n', "x.jsonl:1: negatives"),
+        (read_training_pairs, "x.jsonl", '{"query": "a", "passage": "b", "negatives": [1]}\n', "x.jsonl:1: "),
     ],
 )
-def test_mistakes_in_training_pairs(tmp_path: Path, file: str, content: str, where: str) -> None:
+def test_mistakes_in_pairs(tmp_path: Path, read: Callable[[Path], object], file: str, content: str, where: str) -> None:
     (tmp_path / file).write_text(content)
     with pytest.raises(UserError) as error:
-        read_training_pairs(tmp_path / file)
+        read(tmp_path / file)
     assert where in str(error.value)

@@ -116,7 +116,6 @@ def test_undefined_is_an_error(folder):
 
 def test_mistakes(folder):
     for arguments, message in [
-        ((None, ["STS13"]), "--data: give the folder"),
         ((None,), "--data: give the folder"),
         ((folder / "STSBenchmark",), "has none of STS12, "),
         ((folder, ["STS13", "STS13"]), "the task STS13 is given twice"),

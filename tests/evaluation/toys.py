@@ -51,5 +51,12 @@ def broken():
     return object()
 
 
+class Copying:
+    """A translator that changes nothing."""
+
+    def translate(self, texts):
+        return texts
+
+
 INSTANCE = Words()
 NUMBER = 3

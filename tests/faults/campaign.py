@@ -17,8 +17,7 @@ from pathlib import Path
 
 import torch
 
-from tests.conftest import run as call
-from tests.conftest import sentences, tool
+from tests.conftest import make_data_bin
 from tests.faults.commands import Instants, fairseq_train, run, run_and_kill, same, state_of, stock_files
 
 LAST = "checkpoint_last.pt"
@@ -37,16 +36,6 @@ class Row:
     def __str__(self) -> str:
         seen = ", ".join(f"{text}: {count}" for text, count in sorted(self.seen.items()))
         return f"| {self.fault} | {self.kills} | {seen} | {self.wrong} |"
-
-
-def data_folder(folder: Path) -> Path:
-    """A data folder of 120 sentences, as fairseq-preprocess makes it."""
-    folder.mkdir()
-    for split, count, seed in (("train", 120, 1), ("valid", 20, 2)):
-        (folder / f"{split}.txt").write_text("\n".join(sentences(count, seed)) + "\n")
-    texts = ("--only-source", "--trainpref", folder / "train.txt", "--validpref", folder / "valid.txt")
-    call(*tool("preprocess"), *texts, "--workers", "1", "--destdir", folder / "bin")
-    return folder / "bin"
 
 
 class Training:
@@ -123,7 +112,7 @@ def main() -> int:
     rows = []
     with tempfile.TemporaryDirectory(prefix="faults-") as made:
         base = Path(made)
-        data = data_folder(base / "data")
+        data = make_data_bin(base)
         for what in args.what:
             rows.append(campaign(what, base / what, data, draw, args.kills))
             print(rows[-1], file=sys.stderr, flush=True)

@@ -4,13 +4,12 @@ import gzip
 import inspect
 import json
 import lzma
-import re
 import types
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
@@ -36,26 +35,15 @@ def lines_of(*paths: Path, **options: object) -> list[str]:
 
 def test_a_title_is_the_first_line(tmp_path: Path) -> None:
     records = [
-        {"title": "One. Of two\nparts.", "text": "He left. It rained.\nThen."},
+        {"title": "One.\0Of two\nparts.", "text": "He left. It rained.\n\nThen."},
         {"title": None, "text": "Go on. She did."},
         {"text": "H."},
         {"title": "Only a title", "text": ""},
     ]
     path = write(tmp_path / "a.jsonl", "".join(json.dumps(record) + "\n" for record in records).encode())
     split = lines_of(path, title_field="title", split_sentences="lines")
-    assert split == [
-        "One. Of two parts.",
-        "He left.",
-        "It rained.",
-        "Then.",
-        "",
-        "Go on.",
-        "She did.",
-        "",
-        "H.",
-        "",
-        "Only a title",
-    ]
+    expected = "One. Of two parts.|He left.|It rained.|Then.||Go on.|She did.||H.||Only a title"
+    assert split == expected.split("|")
     assert lines_of(path, title_field="title")[:3] == ["One. Of two parts.", "He left. It rained.", "Then."]
     assert lines_of(path)[:2] == ["He left. It rained.", "Then."]
 
@@ -104,11 +92,8 @@ def test_document_start_file_makes_each_file_a_document(tmp_path: Path) -> None:
     ]
     expected = ["a file", "b", "", "c", "d file", "", "e", "f", "", "g", "", "He left. It rained."]
     assert lines_of(*files, document_start="file") == expected
-    assert lines_of(*files, document_start="file", split_sentences="paragraphs") == [
-        *expected[:-1],
-        "He left.",
-        "It rained.",
-    ]
+    split = lines_of(*files, document_start="file", split_sentences="paragraphs")
+    assert split == [*expected[:-1], "He left.", "It rained."]
     assert lines_of(*files[:2]) == ["a file", "", "b", "", "c", "", "d file"]
     assert lines_of(*files[:2], document_start="file$") == ["a file", "b", "", "c", "", "d file"]
 
@@ -139,27 +124,14 @@ def test_bad_content_names_file_and_line(tmp_path: Path, name: str, data: bytes,
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz"])
-@pytest.mark.parametrize("damage", ["cut", "header", "middle"])
-def test_damaged_archives(tmp_path: Path, suffix: str, damage: str) -> None:
-    text = canonical(documents(400)).encode()
-    path = write(tmp_path / f"a.txt{suffix}", text)
+@pytest.mark.parametrize("damage", [slice(500, None), slice(2), slice(500, 540)], ids=["cut", "header", "middle"])
+def test_damaged_archives(tmp_path: Path, suffix: str, damage: slice) -> None:
+    path = write(tmp_path / f"a.txt{suffix}", canonical(documents(400)).encode())
     data = bytearray(path.read_bytes())
-    if damage == "cut":
-        del data[len(data) // 2 :]
-    elif damage == "header":
-        data[:2] = b"xx"
-    else:
-        data[len(data) // 2 : len(data) // 2 + 40] = bytes(40)
+    data[damage] = b"x" * (damage.stop - (damage.start or 0)) if damage.stop else b""
     path.write_bytes(data)
     with pytest.raises(UserError, match=r"a.txt\.(gz|xz):\d+: (the .* archive is damaged|byte|a NUL)"):
         lines_of(path)
-
-
-@pytest.mark.parametrize("name", ["a.pdf", "noSuffix", "a.tar.gz", "a.gz.gz"])
-def test_unknown_suffixes(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_bytes(b"x")
-    with pytest.raises(UserError, match=f"{re.escape(name)}: unknown suffix"):
-        corpus_file(tmp_path / name)
 
 
 def test_missing_file_folder_and_overlong_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,6 +139,9 @@ def test_missing_file_folder_and_overlong_line(tmp_path: Path, monkeypatch: pyte
         corpus_file(tmp_path / "gone.txt")
     with pytest.raises(UserError, match="is a folder"):
         corpus_file(tmp_path)
+    (tmp_path / "a.tar.gz").touch()
+    with pytest.raises(UserError, match="a.tar.gz: unknown suffix"):
+        corpus_file(tmp_path / "a.tar.gz")
     (tmp_path / "a.pdf").write_bytes(b"%PDF")
     (tmp_path / ".hidden").mkdir()
     write(tmp_path / ".hidden" / "copy.txt", b"a")
@@ -231,6 +206,7 @@ def test_canonical_lines_keep_text_and_borders_and_are_stable(units: list[str | 
     assert list(canonical_lines(line or None for line in lines)) == lines
 
 
+@settings(max_examples=30)
 @given(st.lists(st.text(max_size=4) | st.just("Mr. A b. C d?"), max_size=6), st.sampled_from(["lines", "paragraphs"]))
 def test_splitting_moves_no_character(lines: list[str], mode: str) -> None:
     units = [line.strip() or None for line in lines]
@@ -238,16 +214,6 @@ def test_splitting_moves_no_character(lines: list[str], mode: str) -> None:
     assert "".join("".join(unit.split()) for unit in split if unit) == "".join("".join(line.split()) for line in lines)
     assert all(unit is None or (unit == unit.strip() and len(unit.splitlines()) <= 1) for unit in split)
     assert split.count(None) == units.count(None)
-
-
-def test_split_modes(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.txt", b"Dr. Smith came. He\nleft at 9 a.m. Then\nrain.\n\nNew one. End\n")
-    assert lines_of(path, split_sentences="lines") == [
-        *("Dr. Smith came.", "He", "left at 9 a.m.", "Then", "rain.", "", "New one.", "End"),
-    ]  # fmt: skip
-    assert lines_of(path, split_sentences="paragraphs") == [
-        *("Dr. Smith came.", "He left at 9 a.m.", "Then rain.", "", "New one.", "End"),
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,9 @@ def fails(dest: Path, *inputs: Path, **options: object) -> str:
     return str(caught.value)
 
 
+DE = (("de", Path("corpus.txt")),)
+
+
 def in_folder(value: object, folder: Path) -> object:
     """A setting with relative paths in ``folder``."""
     if isinstance(value, tuple):
@@ -60,6 +63,15 @@ def in_folder(value: object, folder: Path) -> object:
         ({"dest": "corpus.txt"}, "corpus.txt"),
         ({"dest": "corpus.txt", "overwrite": True}, "corpus.txt"),
         ({"dest": "old", "overwrite": True, "inputs": (Path("old/c.txt"),)}, "is in --dest"),
+        ({"paraphrase": DE, "split_sentences": "lines"}, "--split-sentences and --paraphrase"),
+        ({"paraphrase": DE, "text_only": True}, "--text-only and --paraphrase"),
+        ({"paraphrase": DE, "valid": (Path("corpus.txt"),)}, "--valid and --paraphrase"),
+        ({"paraphrase": (("original", Path("x")),)}, "--paraphrase original=...: "),
+        ({"paraphrase": (("a/b", Path("x")),)}, "--paraphrase a/b=...: "),
+        ({"paraphrase": (("de", Path("/gone.txt")),)}, "/gone.txt: no such file"),
+        ({"paraphrase": DE * 2}, "--paraphrase: 2 files for de, but 1 inputs"),
+        ({"paraphrase": (("de", Path("in.jsonl")),)}, "in.jsonl: --paraphrase"),
+        ({"paraphrase": DE, "inputs": (Path("in.jsonl"),)}, "in.jsonl: --paraphrase"),
     ],
     ids=str,
 )
@@ -68,6 +80,7 @@ def test_one_line_names_the_flag_and_nothing_is_written(
 ) -> None:
     (tmp_path / "empty.txt").write_text("\n \u200b\n\ufeff\n", encoding="utf-8")
     (tmp_path / "single.txt").write_text("one\ntwo\n")
+    (tmp_path / "in.jsonl").write_text('{"text": "a"}\n{"text": "b"}\n')
     (tmp_path / "bad.txt").write_bytes(corpus.read_bytes() + b"\xff\n")
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "dict.txt").write_text("a 1\n")
@@ -80,14 +93,16 @@ def test_one_line_names_the_flag_and_nothing_is_written(
 
 def test_tokenizers_that_do_not_fit(tmp_path: Path, corpus: Path) -> None:
     clash = sentencepiece_model(tmp_path / "mask.model", user_defined_symbols=["<mask>"])
-    assert "piece '<mask>' is a symbol that the task adds" in fails(tmp_path / "d", corpus, spm_model=clash)
     broken = sentencepiece_model(tmp_path / "break.model", user_defined_symbols=["a\nb"])
-    assert "contains a line break" in fails(tmp_path / "d", corpus, spm_model=broken)
-    wrong = tmp_path / "wrong.txt"
-    wrong.write_text("no count\n")
-    assert "wrong.txt: not a dict.txt" in fails(tmp_path / "d", corpus, spm_model=clash, dictionary=wrong)
-    encoder, merges = gpt2_files(tmp_path)
-    assert "not GPT-2's" in fails(tmp_path / "d", corpus, gpt2_encoder_json=merges, gpt2_vocab_bpe=merges)
+    (tmp_path / "wrong.txt").write_text("no count\n")
+    _, merges = gpt2_files(tmp_path)
+    for options, said in (
+        ({"spm_model": clash}, "piece '<mask>' is a symbol that the task adds"),
+        ({"spm_model": broken}, "contains a line break"),
+        ({"spm_model": clash, "dictionary": tmp_path / "wrong.txt"}, "wrong.txt: not a dict.txt"),
+        ({"gpt2_encoder_json": merges, "gpt2_vocab_bpe": merges}, "not GPT-2's"),
+    ):
+        assert said in fails(tmp_path / "d", corpus, **options)
 
 
 def test_a_model_with_other_special_ids_says_so_in_clear_json(tmp_path: Path, corpus: Path) -> None:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.text.data_folders import load_tokenizer
-from tests.preparation.corpora import WORDS, sentencepiece_model, write_corpus
-from tests.preparation.test_failures import fails, in_folder
+from tests.preparation.corpora import WORDS, sentencepiece_model
+from tests.preparation.test_failures import fails
 from tests.preparation.test_prepare import clear_json, contents, data_of, ids_of, make
 
 LINES = st.lists(
@@ -140,28 +140,3 @@ def test_unequal_line_counts(model: Path, tmp_path: Path, is_longer: bool) -> No
     message = fails(tmp_path / "d", original, paraphrase=(("zh", original), ("de", german)), spm_model=model)
     short, long = (original, german) if is_longer else (german, original)
     assert message.startswith(f"{short}: ends after line {53 if is_longer else 52}, and {long} does not; ")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"split_sentences": "lines"}, "--split-sentences and --paraphrase"),
-        ({"text_only": True}, "--text-only and --paraphrase"),
-        ({"valid": (Path("in.txt"),)}, "--valid and --paraphrase"),
-        ({"paraphrase": (("original", Path("x")),)}, "--paraphrase original=...: "),
-        ({"paraphrase": (("a/b", Path("x")),)}, "--paraphrase a/b=...: "),
-        ({"paraphrase": (("de", Path("/gone.txt")),)}, "/gone.txt: no such file"),
-        (
-            {"paraphrase": (("de", Path("in.txt")), ("de", Path("in.txt")))},
-            "--paraphrase: 2 files for de, but 1 inputs",
-        ),
-        ({"paraphrase": (("de", Path("in.jsonl")),)}, "in.jsonl: --paraphrase"),
-        ({"inputs": (Path("in.jsonl"),)}, "in.jsonl: --paraphrase"),
-    ],
-)
-def test_what_cannot_be(tmp_path: Path, options: dict[str, object], message: str) -> None:
-    (tmp_path / "in.jsonl").write_text('{"text": "a"}\n{"text": "b"}\n')
-    write_corpus(tmp_path / "in.txt", 30)
-    chosen = {"inputs": (Path("in.txt"),), "paraphrase": (("de", Path("in.txt")),), **options}
-    chosen = {name: in_folder(value, tmp_path) for name, value in chosen.items()}
-    assert message in fails(tmp_path / "d", *chosen.pop("inputs"), **chosen)  # type: ignore[misc]

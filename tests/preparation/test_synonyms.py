@@ -5,6 +5,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from fairseq.data import Dictionary
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.preparation.synonym_building import build_table, read_source
@@ -77,18 +78,14 @@ def build(synonyms, *texts, tokenizer=None):
 CASES = "cat dog Cat Dog CAT DOG kitten Kitten KITTEN"
 
 
-def test_words_get_rows_in_three_cases_with_alternatives_in_the_same_case():
-    rows = build({"cat": ["kitten", "dog"], "dog": []}, CASES)
-    assert rows == {
-        "\u2581cat": ["\u2581kit ten", "\u2581dog"],
-        "\u2581Cat": ["\u2581Kit ten", "\u2581Dog"],
-        "\u2581CAT": ["\u2581KIT TEN", "\u2581DOG"],
-    }
-
-
 @pytest.mark.parametrize(
     ("synonyms", "text", "rows"),
     [
+        (
+            {"cat": ["kitten", "dog"], "dog": []},
+            CASES,
+            {"_cat": ["_kit ten", "_dog"], "_Cat": ["_Kit ten", "_Dog"], "_CAT": ["_KIT TEN", "_DOG"]},
+        ),
         ({"Cat": ["dog"]}, CASES, {"_Cat": ["_dog"]}),
         ({"cat": ["McC"]}, "cat McC Cat MCC CAT", {"_cat": ["_McC"], "_Cat": ["_McC"], "_CAT": ["_MCC"]}),
         ({"cat": ["cow", "dog"], "cow": ["cat"], "dog": ["cow"]}, "cat dog", {"_cat": ["_dog"]}),
@@ -100,9 +97,9 @@ def test_words_get_rows_in_three_cases_with_alternatives_in_the_same_case():
         ({"cat": ["cat", "dog", " ", "dog"], "dog": ["dog"], "": ["cat"]}, "cat dog", {"_cat": ["_dog"]}),
         ({"cat": ["kitten"], "Cat": ["Dog"]}, "cat kitten Cat Dog", {"_cat": ["_kit ten"], "_Cat": ["_Dog"]}),
     ],
-    ids=["capitals", "inner capitals", "unknown", "several words", "itself, twice or empty", "own row"],
+    ids=["three cases", "capitals", "inner capitals", "unknown", "several words", "itself, twice or empty", "own row"],
 )
-def test_what_is_left_out(synonyms, text, rows):
+def test_rows_and_what_is_left_out(synonyms, text, rows):
     spelled = build(synonyms, text)
     assert spelled == {
         word.replace("_", "\u2581"): [one.replace("_", "\u2581") for one in others] for word, others in rows.items()
@@ -121,18 +118,13 @@ def test_words_begin_where_the_tokenizer_says_and_at_closing_punctuation():
 
 
 def test_the_dictionary_is_read_as_fairseq_reads_it(tmp_path):
-    from fairseq.data import Dictionary
-
     path = tmp_path / "dict.txt"
     path.write_text("\u2581a 5\n. 4\n\u2028x 3\nmadeupword0000 0\n. 1 #fairseq:overwrite\n", encoding="utf-8")
     assert read_dictionary(path) == Dictionary.load(str(path)).symbols
-
-
-@pytest.mark.parametrize("line", ["word", "word many", " 5", ""])
-def test_a_malformed_dictionary_is_refused_with_its_line(tmp_path, line):
-    (tmp_path / "dict.txt").write_text(f"a 1\n{line}\nb 1\n")
-    with pytest.raises(UserError, match="dict.txt, line 2: not 'symbol count'"):
-        read_dictionary(tmp_path / "dict.txt")
+    for line in ("word", "word many", " 5", ""):
+        path.write_text(f"a 1\n{line}\nb 1\n")
+        with pytest.raises(UserError, match="dict.txt, line 2: not 'symbol count'"):
+            read_dictionary(path)
 
 
 SYNSETS = {
@@ -162,47 +154,34 @@ def wordnet(monkeypatch):
     return reader
 
 
-def test_wordnet_gives_the_other_lemmas_of_a_words_synsets(wordnet):
+def test_wordnet_gives_the_other_lemmas_of_a_words_synsets(wordnet, monkeypatch):
     source = read_source("wordnet")
-    assert source.synonyms == {
-        "Paris": ["capital of France"],
-        "happen": ["take place", "materialize"],
-        "less": ["fewer"],
-        "lone": [],
-    }
+    happen = {"happen": ["take place", "materialize"]}
+    assert source.synonyms == {"Paris": ["capital of France"], **happen, "less": ["fewer"], "lone": []}
     assert source.name == "wordnet 3.0"
     assert len(source.content_hash) == 64 and read_source("wordnet").content_hash == source.content_hash
-
-
-def test_missing_or_damaged_wordnet_is_one_line(wordnet, monkeypatch):
-    monkeypatch.setattr(FakeWordnet, "synsets", lambda self, lemma: 1 / 0)
+    monkeypatch.setattr(FakeWordnet, "synsets", lambda self, lemma: 1 / 0)  # missing or damaged
     with pytest.raises(UserError, match="--source wordnet: .*python -m nltk.downloader") as error:
         read_source("wordnet")
     assert "\n" not in str(error.value)
-
-
-def test_json_is_read_with_its_hash(tmp_path):
-    (tmp_path / "list.json").write_text('{"film": ["movie"], "all": []}')
-    source = read_source(str(tmp_path / "list.json"))
-    assert source.synonyms == {"film": ["movie"], "all": []}
-    assert source.name == "list.json"
-    (tmp_path / "list.json").write_text('{"film": ["movie"]}')
-    assert read_source(str(tmp_path / "list.json")).content_hash != source.content_hash
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
         (None, "cannot read it"),
-        (b"{", "not valid JSON .*line 1.*give --source "),
-        (b"[1]", "a list"),
-        (b'{"film": "movie"}', "'film' has 'movie'"),
-        (b'{"film": ["movie", 1]}', "'film' has "),
+        ("{", "not valid JSON .*line 1.*give --source "),
+        ("[1]", "a list"),
+        ('{"film": "movie"}', "'film' has 'movie'"),
+        ('{"film": ["movie", 1]}', "'film' has "),
     ],
 )
 def test_other_files_are_refused_with_what_is_wanted(tmp_path, content, said):
-    if content is not None:
-        (tmp_path / "list.json").write_bytes(content)
+    path = tmp_path / "list.json"
+    path.write_text('{"film": ["movie"], "all": []}')
+    source = read_source(str(path))
+    assert (source.synonyms, source.name) == ({"film": ["movie"], "all": []}, "list.json")
+    path.unlink() if content is None else path.write_text(content)
     with pytest.raises(UserError, match=f"list.json.*{said}.*a JSON object of word") as error:
-        read_source(str(tmp_path / "list.json"))
+        read_source(str(path))
     assert "\n" not in str(error.value)

@@ -1,14 +1,12 @@
 """scripts/bench: the table, missing peers, the runner, and benchmarks at a tiny size."""
 
 import importlib
-import importlib.util
 import json
 import sys
 
 import pytest
 
-from fairseq_clear.cli import COMMANDS
-from tests.conftest import ROOT
+from tests.conftest import ROOT, load_file
 from tests.zygote import forked_python
 
 pytestmark = pytest.mark.slow
@@ -28,7 +26,7 @@ TINY = {  # name -> flags, and the number of rows
     "prepare": (["--lines", "300", "--vocab-size", "600", "--python-encoder", "1"], 1),
     "retrieval": ([], 1),  # without faiss
     "sentence_transformers_step": ([], 2),
-    "startup": ([], 1 + len(COMMANDS)),
+    "startup": ([], 3),
     "views": (
         ["--batches", "4", "--words", "30", "--texts", "60", "--documents", "9", "--vocab-size", "500"]
         + ["--sample-lines", "400"],
@@ -64,6 +62,7 @@ def test_at_a_tiny_size(bench, monkeypatch, capsys, name):
     for package in ABSENT:
         monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.setattr(module, "LAYERS", {48: "1"}, raising=False)  # of criterions
+    monkeypatch.setattr(module, "COMMANDS", ("embed", "plot"), raising=False)  # of startup
     monkeypatch.setattr(sys, "executable", forked_python())
     monkeypatch.setenv("PYTHONWARNINGS", "ignore")
     monkeypatch.setattr(sys, "argv", [module.__file__, *words, "--repeats", "1"])
@@ -92,9 +91,7 @@ def test_sides_take_turns_and_the_row_has_the_median_ratio(bench, capsys):
 
 
 def test_the_runner_outlives_failures(bench, tmp_path, monkeypatch, capsys):
-    spec = importlib.util.spec_from_file_location("bench_main", BENCH / "__main__.py")
-    runner = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(runner)
+    runner = load_file(BENCH / "__main__.py", "bench_main")
     known = {path.stem for path in BENCH.glob("*.py") if "\nif __name__ ==" in path.read_text()}
     assert set(runner.BENCHES) == known - {"gpu", "__main__"}
     (tmp_path / "good.py").write_text("print('{\"table\": []}'); print('words'); print('{\"table\": [], \"n\": 2}')")

@@ -13,12 +13,6 @@ import torch
 
 from tests.conftest import ROOT
 
-GLOO = (
-    "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n"
-    "  what():  [enforce fail at /a/b/gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. 6144 vs 2048.\n"
-    "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGABRT\n"
-)
-
 
 @pytest.fixture(scope="module")
 def correctness() -> Iterator[ModuleType]:
@@ -26,34 +20,6 @@ def correctness() -> Iterator[ModuleType]:
     sys.path.insert(0, str(ROOT / "examples" / "proof"))
     yield importlib.import_module("correctness")
     sys.path[:] = path
-
-
-def test_a_table(correctness: ModuleType) -> None:
-    rows = [
-        {"system": "one", "error": "fails: a | b\n c"},
-        {"system": "two", "error": 4.8e-7, "cosine": 1.0, "weights": 566_355, "same": True},
-        {"system": "three", "error": 0.0, "cosine": -0.98219, "weights": 0, "same": False},
-    ]
-    table = importlib.import_module("correctness_tables").markdown({"tables": {"gradient": rows}}, "gradient")
-    assert table.splitlines() == [
-        "| system | error | cosine | weights | same |",
-        "|---|---|---|---|---|",
-        "| one | fails: a / b c |  |  |  |",
-        "| two | 4.8e-07 | 1.0000 | 566,355 | yes |",
-        "| three | 0 | -0.9822 | 0 | no |",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("said", "message"),
-    [
-        (GLOO, "pair.cc:456: op.preamble.length <= op.nbytes. 6144 vs 2048."),
-        ("Traceback:\n  File\nModuleNotFoundError: No module named 'datasets'\n", "No module named 'datasets'"),
-        ("killed", ""),
-    ],
-)
-def test_the_message_of_a_failure(said: str, message: str, correctness: ModuleType) -> None:
-    assert correctness.message_of(said) == message
 
 
 def test_updates_that_are_made_twice_count_once(correctness: ModuleType, tmp_path: Path) -> None:
@@ -85,16 +51,3 @@ def test_gradients_are_compared(correctness: ModuleType) -> None:
     gradients, queues = correctness.gradient_rows(half, "data")
     assert gradients[0]["16 + 16: relative error"] == 0.5 and gradients[0]["16 + 16: cosine"] == pytest.approx(1)
     assert queues[0]["same vectors on both workers"] and not queues[0]["same order"]
-
-
-def test_a_table_of_a_page_is_checked_and_written(correctness: ModuleType, tmp_path: Path) -> None:
-    check_tables = importlib.import_module("check_tables")
-    page = tmp_path / "docs" / "correctness.md"
-    page.parent.mkdir()
-    (tmp_path / "proof.json").write_text(json.dumps({"tables": {"half": [{"system": "one", "error": 0.5}]}}))
-    page.write_text("<!-- figures: proof proof.json#half -->\n| system | error |\n|---|---|\n| one | 0.4000 |\n")
-    assert "differs from proof.json#half" in check_tables.check(tmp_path)[0]
-    check_tables.write(page, tmp_path)
-    assert check_tables.check(tmp_path) == [] and "| one | 0.5000 |" in page.read_text()
-    page.write_text(page.read_text().replace("#half", "#other"))
-    assert "no such kind, file or table; kinds: bench, proof" in check_tables.check(tmp_path)[0]

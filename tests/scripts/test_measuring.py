@@ -1,34 +1,22 @@
 """measuring.py and result_tables.py of the examples: no run is repeated, names are valid file names, tables are correct."""
 
-import importlib.util
 import json
-import sys
 
 import pytest
 import torch
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, load_file
 from tests.zygote import forked_python
-
-CLEAR = (sys.executable, "-m", "fairseq_clear.cli")
-
-
-def load(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / f"examples/{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look up their module there
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")
 def measuring():
-    return load("measuring")
+    return load_file(ROOT / "examples" / "measuring.py")
 
 
 @pytest.fixture(scope="module")
 def result_tables():
-    return load("result_tables")
+    return load_file(ROOT / "examples" / "result_tables.py")
 
 
 def test_a_run_is_measured_once_and_kept(measuring, tmp_path):

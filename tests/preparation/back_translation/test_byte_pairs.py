@@ -48,7 +48,6 @@ def test_pieces_equal_a_replay(codes: Path, words: list[str]) -> None:
     ("content", "place"),
     [
         ("a b 3\na\n", ":2:"),
-        ("a b c\n", ":1:"),
         ("#version: 0.2\n{}\n", ":2:"),
         ("", "no merge"),
     ],

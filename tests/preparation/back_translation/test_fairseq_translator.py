@@ -81,26 +81,23 @@ def test_sentencepiece_model_next_to_the_checkpoint(archives: Path, tmp_path: Pa
 def test_files_that_determine_the_translations(archives: Path, tmp_path: Path) -> None:
     names = ["model.pt", "dict.de.txt", "dict.en.txt", "bpecodes"]
     assert [path.name for path in FairseqTranslator.files(settings_of(archives / "en-de").models[0])] == names
-    for name in ("checkpoint3.pt", "checkpoint_last.pt", "checkpoint_best.pt", "model2.pt", "model1.pt"):
+    for name in ("checkpoint_last.pt", "checkpoint_best.pt", "model2.pt", "model1.pt"):  # each before the ones so far
         (tmp_path / name).touch()
-    for name in ("model1.pt", "model2.pt", "checkpoint_best.pt", "checkpoint_last.pt"):
         assert find_files(settings_of(tmp_path).models[0])[0].name == name
-        (tmp_path / name).unlink()
 
 
-def resave(folder: Path, change: Any) -> None:
+def other_task(folder: Path) -> None:
     state = torch.load(folder / "model.pt", weights_only=False)
-    change(state)
+    state["args"].task = "language_modeling"
     torch.save(state, folder / "model.pt")
 
 
 @pytest.mark.parametrize(
     ("edit", "told"),
     [
-        (lambda f: [path.unlink() for path in f.glob("*.pt")], "holds none of model"),
+        (lambda f: (f / "model.pt").unlink(), "holds none of model"),
         (lambda f: (f / "dict.de.txt").unlink(), "cannot be loaded with .*dict.de.txt"),
-        (lambda f: (f / "model.pt").write_bytes((f / "model.pt").read_bytes()[:500]), "not a complete checkpoint"),
-        (lambda f: resave(f, lambda state: state["args"].__setattr__("task", "language_modeling")), "was trained by"),
+        (other_task, "was trained by"),
     ],
 )
 def test_a_broken_folder_is_one_line(archives: Path, tmp_path: Path, edit: Any, told: str) -> None:

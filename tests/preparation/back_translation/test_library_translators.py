@@ -1,6 +1,7 @@
 """Models of transformers and CTranslate2 against each other, and what they report as errors."""
 
 import shutil
+from contextlib import nullcontext
 from importlib.util import find_spec
 from itertools import combinations
 from pathlib import Path
@@ -86,11 +87,7 @@ def test_special_words_of_the_text_are_not_special(models: Path, name: str) -> N
     [
         ("marian", lambda f: (f / "model.safetensors").write_bytes(b"x"), "transformers cannot load it"),
         ("marian-ct2", lambda f: (f / "source.spm").unlink(), "no tokenizer; copy source.spm and target.spm"),
-        (
-            "marian-ct2",
-            lambda f: (f / "shared_vocabulary.json").unlink(),
-            "cannot read it .*; --model .* convert it again",
-        ),
+        ("marian-ct2", lambda f: (f / "shared_vocabulary.json").unlink(), "cannot read it .* convert it again"),
         ("marian-ct2", lambda f: (f / "model.bin").write_bytes(b"x"), "CTranslate2 cannot load it"),
     ],
 )
@@ -102,22 +99,23 @@ def test_incomplete_folder_is_one_line(models: Path, tmp_path: Path, name: str, 
     assert "\n" not in str(caught.value)
 
 
-def test_tokens_of_languages() -> None:
-    """OPUS-MT marks the target language in the source text, the other models mark both languages."""
-    several, nllb = {">>por<<", ">>spa<<", "a"}, {"eng_Latn", "por_Latn", "a"}
-    for vocabulary, languages, marks in (
-        (several, ("eng", "por"), ([">>por<<"], [])),
-        (several, ("por", "eng"), ([], [])),
-        (nllb, ("eng_Latn", "por_Latn"), (["eng_Latn"], ["por_Latn"])),
+SEVERAL, NLLB = {">>por<<", ">>spa<<", "a"}, {"eng_Latn", "por_Latn", "a"}
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "languages", "marks"),
+    [
+        (SEVERAL, ("eng", "por"), ([">>por<<"], [])),
+        (SEVERAL, ("por", "eng"), ([], [])),
+        (NLLB, ("eng_Latn", "por_Latn"), (["eng_Latn"], ["por_Latn"])),
         ({"a", "b_c"}, None, ([], [])),
-    ):
-        settings = OneDirection(input=Path("i"), output=Path("o"), model="x", model_languages=languages)
-        assert language_tokens(vocabulary, settings.models[0]) == marks
-    for vocabulary, languages, told in (
-        (nllb, None, "--model-languages not given: x knows the languages eng_Latn, por_Latn"),
-        (nllb, ("eng_Latn", "klingon"), "--model-languages eng_Latn:klingon: "),
+        (NLLB, None, "--model-languages not given: x knows the languages eng_Latn, por_Latn"),
+        (NLLB, ("eng_Latn", "klingon"), "--model-languages eng_Latn:klingon: "),
         ({"a"}, ("en", "pt"), "--model-languages en:pt: x knows the languages of one pair only"),
-    ):
-        settings = OneDirection(input=Path("i"), output=Path("o"), model="x", model_languages=languages)
-        with pytest.raises(UserError, match=told):
-            language_tokens(vocabulary, settings.models[0])
+    ],
+)
+def test_tokens_of_languages(vocabulary: set[str], languages: Any, marks: Any) -> None:
+    """OPUS-MT marks the target language in the source text, the other models mark both languages."""
+    settings = OneDirection(input=Path("i"), output=Path("o"), model="x", model_languages=languages)
+    with pytest.raises(UserError, match=marks) if isinstance(marks, str) else nullcontext():
+        assert language_tokens(vocabulary, settings.models[0]) == marks

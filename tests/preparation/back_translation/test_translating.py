@@ -1,13 +1,11 @@
 """Texts are translated chunk by chunk: copies, counts, several workers, and runs that are killed at any instant."""
 
-import gc
 import gzip
 import json
 import lzma
 import os
 import shutil
 import signal
-import stat
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +21,7 @@ from fairseq_clear.preparation.back_translation.translation_settings import Roun
 from fairseq_clear.preparation.back_translation.translator import clean_line
 from fairseq_clear.shared_work import Workers
 from tests.conftest import Ranks
+from tests.faults import commands
 from tests.preparation.back_translation.toys import StandIn
 
 LINES, CHUNKS = 14, 4
@@ -145,37 +144,15 @@ def test_any_number_of_workers_gives_the_same_bytes(settings: RoundTrip, ranks: 
         assert outputs(settings) == expected and len(translated(settings)) == before + CHUNKS - kept
 
 
-def killed_at(instant: int, function: Callable[[], object]) -> bool:
-    """Call the function in a process that kills itself just before the n-th instant; whether it was killed."""
-    gc.collect()
-    child = os.fork()
-    if child == 0:
-        try:
-            _arm(instant)
-            function()
-        finally:
-            os._exit(0)
-    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+def killed_at(instant: int, settings: RoundTrip) -> bool:
+    """Translate in a process that kills itself just before the n-th change of the disk; whether it was killed."""
 
+    def work() -> int:
+        commands.PART = 1  # every write counts
+        translate_file(settings)
+        return 0
 
-def _arm(instant: int) -> None:
-    """An instant is a sync (half of the file is written when the kill comes), a rename, a file or folder removed."""
-    passed = 0
-
-    def before(function: Callable[..., Any]) -> Callable[..., Any]:
-        def armed(*args: Any, **kwargs: Any) -> Any:
-            nonlocal passed
-            passed += 1
-            if passed == instant:
-                if isinstance(args[0], int) and stat.S_ISREG(os.fstat(args[0]).st_mode):
-                    os.ftruncate(args[0], os.fstat(args[0]).st_size // 2)
-                os.kill(os.getpid(), signal.SIGKILL)
-            return function(*args, **kwargs)
-
-        return armed
-
-    os.fsync, os.replace, os.unlink = before(os.fsync), before(os.replace), before(os.unlink)
-    shutil.rmtree = before(shutil.rmtree)
+    return commands.run(work, Path(os.devnull), arm=commands.Instants(settings.input.parent, instant)) < 0
 
 
 @pytest.mark.slow
@@ -189,7 +166,7 @@ def test_kill_at_every_instant(settings: RoundTrip, monkeypatch: pytest.MonkeyPa
     while killed:
         instant += 1
         remove_outputs(settings)
-        killed = killed_at(instant, lambda: translate_file(settings))
+        killed = killed_at(instant, settings)
         before, kept = len(translated(settings)), finished(settings)
         were_written = all(path.exists() for path in settings.files)
         report = translate_file(settings)
@@ -205,7 +182,7 @@ def test_kill_at_every_instant(settings: RoundTrip, monkeypatch: pytest.MonkeyPa
     "change", [{"seed": 2}, {"max_tokens": 7}, {"backward": "c:stand_in"}, {"input": "other"}], ids=str
 )
 def test_other_settings_do_not_resume(settings: RoundTrip, change: dict[str, Any]) -> None:
-    assert killed_at(9, lambda: translate_file(settings)) and finished(settings)
+    assert killed_at(20, settings) and finished(settings)
     if "input" in change:
         settings.input.write_text(settings.input.read_text().replace("line", change["input"]))
     else:
@@ -219,37 +196,12 @@ def test_other_settings_do_not_resume(settings: RoundTrip, change: dict[str, Any
 AWKWARD = ["a\rb", "tab\there", "nul\0byte", "line\u2028separator", "next\x85line", "form\x0cfeed", "", " \t", "end\r"]
 
 
-@pytest.mark.parametrize("end", ["\n", ""])
-@pytest.mark.parametrize("suffix", ["", ".gz", ".xz"])
-def test_only_line_feeds_end_lines(tmp_path: Path, suffix: str, end: str) -> None:
+@pytest.mark.parametrize(
+    ("suffix", "pack", "end"), [("", bytes, ""), (".gz", gzip.compress, "\n"), (".xz", lzma.compress, "")]
+)
+def test_only_line_feeds_end_lines(tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes], end: str) -> None:
     path = tmp_path / f"text{suffix}"
-    content = ("\n".join(AWKWARD) + end).encode()
-    path.write_bytes({"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}[suffix](content))
+    path.write_bytes(pack(("\n".join(AWKWARD) + end).encode()))
     assert count_lines(path) == len(AWKWARD)
     assert [line for _, part in read_chunks(path, 4, range(3)) for line in part][:-1] == AWKWARD[:-1]
     assert all(len(clean_line(text).splitlines()) == bool(clean_line(text)) for text in AWKWARD)
-
-
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        ({"input": b""}, "--input .*text"),
-        ({"input": b"a\nb\xff\n"}, "text:2:"),
-        ({"output": "no/out"}, "--output .*no/out"),
-        ({"output": "text"}, "--output .*text"),
-        ({"device": "tpu9"}, "device tpu9"),
-        ({"fp16": True}, "--fp16"),
-        ({"copies": 6}, "--copies and --sampling"),
-        ({"sampling": 0, "beam": 2}, "--beam 2"),
-        ({"forward": "nowhere"}, "--forward nowhere"),
-    ],
-)
-def test_errors_come_before_anything_is_written(settings: RoundTrip, change: dict[str, Any], told: str) -> None:
-    folder = settings.input.parent
-    if isinstance(content := change.get("input"), bytes):
-        settings.input.write_bytes(content)
-        change = {}
-    change = {name: folder / value if name in ("output", "input") else value for name, value in change.items()}
-    with pytest.raises(UserError, match=told):
-        translate_file(replace(settings, **change))
-    assert [path.name for path in folder.iterdir()] == ["text"]

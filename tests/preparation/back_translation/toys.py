@@ -1,12 +1,9 @@
 """The toy languages of examples/cert/translation, their models, and a stand-in for a model."""
 
 import fcntl
-import importlib
-import importlib.util
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -14,23 +11,14 @@ import torch
 
 from fairseq_clear.preparation.back_translation.translation_settings import OneDirection
 from fairseq_clear.preparation.back_translation.translator import Translation, Translator
-from tests.conftest import ROOT
-from tests.faults import commands
+from tests.conftest import ROOT, load_file
+from tests.zygote import forked_python
 
 EXAMPLE = ROOT / "examples" / "cert" / "translation"
 
 
-def _load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"toy_{name}", EXAMPLE / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-languages = sys.modules["languages"] = _load("languages")
-train = _load("train")
+languages = load_file(EXAMPLE / "languages.py")  # which train.py imports
+train = load_file(EXAMPLE / "train.py", "toy_train")
 
 
 def train_toys(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -42,25 +30,12 @@ def train_toys(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if not (folder / "text.txt").exists():
             folder.mkdir(exist_ok=True)
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(train, "run", lambda tool, *command: _fork_tool(folder / "log", tool, *command))
+                patch.setattr(sys, "executable", forked_python())
                 # smaller batches than the example's, for half the time
                 size = ("--languages", "gerlan", "--max-tokens", "1000", "--updates", "360")
                 patch.setattr(sys, "argv", ["train.py", "--output", str(folder), *size])
                 train.main()
     return folder
-
-
-def _fork_tool(log: Path, tool: str, *command: str) -> None:
-    """A command of fairseq in a forked process, which has imported fairseq already."""
-
-    cli = importlib.import_module(f"fairseq_cli.{tool}")
-
-    def work() -> int:
-        sys.argv = [f"fairseq-{tool}", *command]
-        cli.cli_main()
-        return 0
-
-    assert commands.run(work, log) == 0, log.read_text()[-4000:]
 
 
 class StandIn(Translator):
