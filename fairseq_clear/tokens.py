@@ -8,18 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Ragged", "Tokens", "as_tokens", "cut_text", "interleave", "place_rows", "ranges", "stack"]
+__all__ = ["Ragged", "Tokens", "as_tokens", "interleave", "place_rows", "ranges", "stack"]
 
 Tokens = npt.NDArray[np.int64]
 """Token ids, or positions of tokens: (n,) int64."""
 
 # Rows of more tokens than this, on average, are copied one by one: an index of their positions would cost more.
 LONG_ROW = 256
-
-
-def cut_text(tokens: Tokens, most: int) -> Tokens:
-    """Cut a text to ``most`` tokens, keeping its last one."""
-    return tokens if len(tokens) <= most else np.append(tokens[: most - 1], tokens[-1])
 
 
 def ranges(starts: npt.NDArray[Any], lengths: npt.NDArray[Any]) -> Tokens:
@@ -109,19 +104,15 @@ class Ragged:
         found.tokens[ranges(found.offsets[:-1] + 1 + sizes, rest)] = self.tokens[ranges(self.offsets[:-1] + 1, rest)]
         return found
 
-    def padded(self, padding: int, order: Tokens | None = None) -> Tokens:
-        """Pad the rows on the right to one (R, longest) array; ``order`` (R,) is the place of each row in it."""
+    def padded(self, padding: int) -> Tokens:
+        """Pad the rows on the right to one (R, longest) array."""
         lengths, width = self.lengths, int(self.lengths.max(initial=0))
-        places = np.arange(len(self)) if order is None else order
         out = np.full((len(self), width), padding, np.int64)
         if len(self.tokens) > LONG_ROW * len(self):
-            for place, begin, length in zip(places.tolist(), self.offsets.tolist(), lengths.tolist(), strict=False):
-                out[place, :length] = self.tokens[begin : begin + length]
+            for row, (begin, length) in enumerate(zip(self.offsets.tolist(), lengths.tolist(), strict=False)):
+                out[row, :length] = self.tokens[begin : begin + length]
             return out
-        # of this kind of assignment and the copy of rows, each is faster than an index of all positions
-        out[np.arange(width) < lengths[:, None]] = self.tokens
-        if order is not None:
-            out[order] = out.copy()
+        out[np.arange(width) < lengths[:, None]] = self.tokens  # faster than an index of all positions
         return out
 
     def write(self, first: int, tokens: npt.NDArray[Any], starts: npt.NDArray[Any], lengths: npt.NDArray[Any]) -> None:

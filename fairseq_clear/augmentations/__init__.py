@@ -1,10 +1,11 @@
 """The table of augmentations: pure functions ``f(texts, draws, *, symbols, **knobs) -> (views, source)`` of a batch."""
 
-from fairseq_clear.augmentations.base import Augmentation, Symbols, always
+from fairseq_clear.augmentations.base import Augmentation, Symbols
 from fairseq_clear.augmentations.clear_edits import delete_spans, delete_words, reorder_spans
 from fairseq_clear.augmentations.eda import OPERATIONS, apply_eda, draws_synonyms, grow_by_operations
 from fairseq_clear.augmentations.span_masking import mask_slices, mask_span
-from fairseq_clear.augmentations.substitution import SynonymTable, grow_by_ratio, substitute_words
+from fairseq_clear.augmentations.substitution import grow_by_ratio, substitute_words
+from fairseq_clear.augmentations.synonym_table import SynonymTable
 from fairseq_clear.spec import Knob
 
 __all__ = ["AUGMENTATIONS", "Augmentation", "Symbols", "SynonymTable"]
@@ -42,7 +43,7 @@ AUGMENTATIONS: dict[str, Augmentation] = {
         _CLEAR,
         {"ratio": _ratio(0.3, "all words that are replaced")},
         needs_words=True,
-        needs_synonyms=always,
+        needs_synonyms=True,
         bound=grow_by_ratio,
         writes_deleted=False,
     ),

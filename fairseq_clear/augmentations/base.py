@@ -1,8 +1,9 @@
-"""Types shared by augmentations: symbols, entries of the table, rounding; the adapter of functions of one text."""
+"""Types shared by augmentations: symbols, entries of the table, rounding; joining and composing views."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,15 +26,22 @@ class Symbols:
     eos: int
     pad: int
     delete: int
-    unk: int
     mask: int
     synonyms: SynonymTable | None = None
+
+    @property
+    def table(self) -> SynonymTable:
+        """The synonym table; ValueError if there is none."""
+        if self.synonyms is None:
+            raise ValueError(
+                "Symbols has no synonym table; give one (a table without rows still marks where words begin)"
+            )
+        return self.synonyms
 
     @functools.cached_property
     def are_special(self) -> npt.NDArray[np.bool_]:
         """(vocabulary of the table + 1,) whether an id is a word of its own; the last entry is for ids beyond."""
-        assert self.synonyms is not None
-        size = len(self.synonyms.is_word_start)
+        size = len(self.table.is_word_start)
         special = np.zeros(size + 1, np.bool_)
         special[np.minimum([self.bos, self.eos, self.pad, self.delete, size], size)] = True
         return special
@@ -41,23 +49,7 @@ class Symbols:
     @functools.cached_property
     def begin_words(self) -> npt.NDArray[np.bool_]:
         """(vocabulary of the table + 1,) whether a word begins at an id, whatever is before it."""
-        assert self.synonyms is not None
-        return np.append(self.synonyms.is_word_start, True) | self.are_special
-
-
-def keep_length(length: int, knobs: Mapping[str, KnobValue]) -> int:
-    """The bound of an augmentation that never makes a text longer."""
-    return length
-
-
-def never(knobs: Mapping[str, KnobValue]) -> bool:
-    """The ``needs_synonyms`` of an augmentation that draws none."""
-    return False
-
-
-def always(knobs: Mapping[str, KnobValue]) -> bool:
-    """The ``needs_synonyms`` of an augmentation that always draws synonyms."""
-    return True
+        return np.append(self.table.is_word_start, True) | self.are_special
 
 
 @dataclass(frozen=True)
@@ -74,8 +66,8 @@ class Augmentation:
         paper: the paper that it comes from.
         knobs: settings that a spec may give.
         needs_words: whether it needs ``symbols.synonyms``, which says where words begin.
-        needs_synonyms: whether, with these knobs, that table must also hold synonyms.
-        bound: maximum m for n input tokens and these knobs; it does not decrease as n grows.
+        needs_synonyms: whether that table must also hold synonyms; a function of the knobs if it depends on them.
+        bound: maximum m for n input tokens and these knobs; it does not decrease as n grows. None if texts never grow.
         writes_deleted: whether views may hold ``<del>``, for which the encoder then has a row.
     """
 
@@ -84,8 +76,8 @@ class Augmentation:
     paper: str
     knobs: Mapping[str, Knob] = field(default_factory=dict)
     needs_words: bool = False
-    needs_synonyms: Callable[[Mapping[str, KnobValue]], bool] = never
-    bound: Callable[[int, Mapping[str, KnobValue]], int] = keep_length
+    needs_synonyms: bool | Callable[[Mapping[str, KnobValue]], bool] = False
+    bound: Callable[[int, Mapping[str, KnobValue]], int] | None = None
     writes_deleted: bool = True
 
 
@@ -105,36 +97,41 @@ def per_text(function: Callable[..., tuple[Tokens, Tokens]]) -> Callable[..., tu
     """
 
     @functools.wraps(function)
-    def apply(texts: Ragged, draws: Draws, *, symbols: Symbols, **knobs: KnobValue) -> tuple[Ragged, Tokens]:
-        views, sources = [], []
-        for row, (key, first) in enumerate(zip(draws.key.tolist(), texts.offsets.tolist(), strict=False)):
-            view, source = texts[row], np.arange(len(texts[row]))
-            if len(view):
-                view, source = function(view, rng_for(key), symbols=symbols, **knobs)
-            views.append(view)
-            sources.append(np.where(source < 0, -1, source + first))
-        return Ragged.of(views), np.concatenate([np.zeros(0, np.int64), *sources])
+    def apply(texts: Ragged, draws: Draws, **settings: Any) -> tuple[Ragged, Tokens]:
+        views, sources = [np.zeros(0, np.int64)] * len(texts), [np.zeros(0, np.int64)]
+        for row in np.flatnonzero(texts.lengths).tolist():
+            views[row], source = function(texts[row], rng_for(int(draws.key[row])), **settings)
+            sources.append(np.where(source < 0, -1, source + texts.offsets[row]))
+        return Ragged.of(views), np.concatenate(sources)
 
     return apply
 
 
-def merge_rows(texts: Ragged, parts: Sequence[tuple[Tokens, Ragged, Tokens]]) -> tuple[Ragged, Tokens]:
-    """Join views of parts of a batch.
+def apply_by_row(
+    texts: Ragged, draws: Draws, choice: Tokens, functions: Sequence[Callable[[Ragged, Draws], Sequence[Any]]]
+) -> list[Any]:
+    """Apply to each of R texts the function whose number ``choice`` (R,) says.
 
     Args:
-        texts: the batch, R texts.
-        parts: the rows of each part (K,), ascending; their views, made of ``texts.select(rows)``; and the views' ``source``,
-            positions in the tokens of that selection. Each row is in one part.
+        functions: ``f(texts, draws) -> (views, source, *counts)``, ``source`` in the tokens of the texts that it gets, and
+            counts with an entry for each text.
 
     Returns:
-        The views of all R texts, and their ``source`` in ``texts.tokens``.
+        The views of all texts, their ``source`` in ``texts.tokens``, and each count (R,).
     """
-    joined = place_rows(len(texts), [(rows, views) for rows, views, _ in parts])
-    source = np.empty_like(joined.tokens)
-    for rows, views, step in parts:
-        old = ranges(texts.offsets[rows], texts.lengths[rows])  # position of each token of the selection
-        source[ranges(joined.offsets[rows], views.lengths)] = compose(old, step)
-    return joined, source
+    parts = []
+    for number, function in enumerate(functions):
+        rows = np.flatnonzero(choice == number)
+        if len(rows):
+            parts.append((rows, *function(texts.select(rows), draws.select(rows))))
+    views = place_rows(len(texts), [(rows, made) for rows, made, *_ in parts])
+    source, counts = np.empty_like(views.tokens), np.zeros((len(parts[0]) - 3 if parts else 0, len(texts)), np.int64)
+    for rows, made, step, *found in parts:
+        old = ranges(texts.offsets[rows], texts.lengths[rows])  # position of each token that the function got
+        source[ranges(views.offsets[rows], made.lengths)] = compose(old, step)
+        for count, of_rows in zip(counts, found, strict=True):
+            count[rows] = of_rows
+    return [views, source, *counts]
 
 
 def compose(before: Tokens, step: Tokens) -> Tokens:

@@ -1,19 +1,21 @@
 """Chains of augmentations, built from a spec, that make views of texts."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from fairseq_clear.augmentations import AUGMENTATIONS
-from fairseq_clear.augmentations.base import Augmentation, Symbols, compose, merge_rows
+from fairseq_clear.augmentations.base import Augmentation, Symbols, apply_by_row, compose
 from fairseq_clear.augmentations.substitution import count_words
 from fairseq_clear.augmentations.synonym_table import SynonymTable
-from fairseq_clear.errors import UserError
 from fairseq_clear.seeding import Draws
 from fairseq_clear.spec import KnobValue, Step, check_knobs, check_name, format_spec, format_value, parse_spec
 from fairseq_clear.tokens import Ragged, Tokens
+
+FLAG = "--augment"
 
 
 class Augmented(NamedTuple):
@@ -39,10 +41,10 @@ def unchanged(texts: Ragged) -> Augmented:
     return Augmented(texts, np.arange(len(texts.tokens)), nothing, nothing)
 
 
-@dataclass(frozen=True)
-class _Call:
+class _Call(NamedTuple):
     augmentation: Augmentation
     knobs: Mapping[str, KnobValue]
+    step: Step  # with every knob
 
 
 class Chain:
@@ -56,11 +58,12 @@ class Chain:
         writes_deleted: whether views may hold ``<del>``.
     """
 
-    def __init__(self, alternatives: tuple[tuple[_Call, ...], ...], symbols: Symbols, spec: str) -> None:
-        self.spec = spec
+    def __init__(self, alternatives: tuple[tuple[_Call, ...], ...], symbols: Symbols) -> None:
+        self.spec = format_spec(tuple(tuple(call.step for call in chain) for chain in alternatives))
         calls = [call for chain in alternatives for call in chain]
         self.needs_words = any(call.augmentation.needs_words for call in calls)
-        self.needs_synonyms = any(call.augmentation.needs_synonyms(call.knobs) for call in calls)
+        needs = ((call.augmentation.needs_synonyms, call.knobs) for call in calls)
+        self.needs_synonyms = any(need(knobs) if callable(need) else need for need, knobs in needs)
         self.is_identity = not any(alternatives)
         self.writes_deleted = any(call.augmentation.writes_deleted for call in calls)
         self._alternatives = alternatives
@@ -105,7 +108,7 @@ class Chain:
 
     def with_synonyms(self, table: SynonymTable) -> "Chain":
         """Return the same chain with this synonym table."""
-        return Chain(self._alternatives, replace(self._symbols, synonyms=table), self.spec)
+        return Chain(self._alternatives, replace(self._symbols, synonyms=table))
 
     def bound(self, length: int) -> int:
         """Maximum length of a view of a text of ``length`` tokens, with or without ``<s>`` and ``</s>``."""
@@ -116,15 +119,9 @@ class Chain:
         """Apply to each text one of the alternatives."""
         if len(self._alternatives) == 1:
             return self._apply(self._alternatives[0], texts, draws, traced)
-        drawn = np.floor(draws.per_row(0) * len(self._alternatives)).astype(np.int64)
-        parts, words, substituted = [], np.zeros(len(texts), np.int64), np.zeros(len(texts), np.int64)
-        for number, calls in enumerate(self._alternatives):
-            rows = np.flatnonzero(drawn == number)
-            if len(rows):
-                made = self._apply(calls, texts.select(rows), draws.select(rows), True)
-                words[rows], substituted[rows] = made.words, made.substituted
-                parts.append((rows, made.views, made.source))
-        return Augmented(*merge_rows(texts, parts), words, substituted)
+        choice = np.floor(draws.per_row(0) * len(self._alternatives)).astype(np.int64)
+        functions = [partial(self._apply, calls, traced=True) for calls in self._alternatives]
+        return Augmented(*apply_by_row(texts, draws, choice, functions))
 
     def _apply(self, calls: tuple[_Call, ...], texts: Ragged, draws: Draws, traced: bool) -> Augmented:
         """Apply steps, one after the other."""
@@ -157,48 +154,28 @@ class Chain:
         return kept, source[keep] if len(source) else source
 
 
-def build_augmentation(
-    spec: str, symbols: Symbols, *, flag: str = "--augment", allow_missing_synonyms: bool = False
-) -> Chain:
+def build_augmentation(spec: str, symbols: Symbols) -> Chain:
     """Build the augmentation that ``spec`` names, such as ``subs+del-span:ratio=0.1/del-word``; ``none`` is the identity.
 
     Args:
-        spec: as the user typed it.
-        symbols: ids of the special symbols, and the synonym table.
-        flag: flag that error messages name.
-        allow_missing_synonyms: build the chain without a synonym table, to read its ``needs_synonyms`` and ``bound`` before a
-            table is loaded.
+        spec: as the user typed it, after ``--augment``.
+        symbols: ids of the special symbols, and the synonym table, if one is loaded already.
 
     Raises:
-        UserError: a malformed spec, an unknown name or knob, a value out of range, or a step that needs synonyms without a
-            table. The message names ``flag`` and what is valid.
+        UserError: a malformed spec, an unknown name or knob, or a value out of range. The message names what is valid.
     """
-    alternatives = parse_spec(spec, flag=flag)
-    built = tuple(tuple(_build_call(step, flag) for step in chain) for chain in alternatives)
-    chain = Chain(built, symbols, _canonical_spec(alternatives, built))
-    if chain.needs_synonyms and symbols.synonyms is None and not allow_missing_synonyms:
-        raise UserError(
-            f"{flag} {chain.spec}: needs a synonym table; make it with "
-            "`fairseq-clear synonyms --data-bin DATA --source counterfitted.json` (or `--source wordnet`)"
-        )
-    return chain
+    return Chain(tuple(tuple(map(_build_call, steps)) for steps in parse_spec(spec, flag=FLAG)), symbols)
 
 
-def _build_call(step: Step, flag: str) -> _Call:
-    check_name(step, AUGMENTATIONS, flag=flag)
+def _build_call(step: Step) -> _Call:
+    check_name(step, AUGMENTATIONS, flag=FLAG)
     augmentation = AUGMENTATIONS[step.name]
-    return _Call(augmentation, check_knobs(step, augmentation.knobs, flag=flag))
-
-
-def _canonical_spec(alternatives: tuple[tuple[Step, ...], ...], built: tuple[tuple[_Call, ...], ...]) -> str:
-    chains = []
-    for steps, calls in zip(alternatives, built, strict=True):
-        texts = [{knob: format_value(value) for knob, value in call.knobs.items()} for call in calls]
-        chains.append(tuple(Step(step.name, (), knobs) for step, knobs in zip(steps, texts, strict=True)))
-    return format_spec(tuple(chains))
+    knobs = check_knobs(step, augmentation.knobs, flag=FLAG)
+    return _Call(augmentation, knobs, Step(step.name, (), {name: format_value(knobs[name]) for name in knobs}))
 
 
 def _bound(calls: tuple[_Call, ...], length: int) -> int:
     for call in calls:
-        length = call.augmentation.bound(length, call.knobs)
+        bound = call.augmentation.bound
+        length = length if bound is None else bound(length, call.knobs)
     return length

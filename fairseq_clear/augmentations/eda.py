@@ -5,15 +5,15 @@ operation changes them. A word without a row in the table has no synonyms; this 
 deletion only need to know where words begin.
 """
 
-import math
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 
-from fairseq_clear.augmentations.base import Symbols, compose, merge_rows, round_randomly
+from fairseq_clear.augmentations.base import Symbols, apply_by_row, compose, round_randomly
 from fairseq_clear.augmentations.substitution import PLACE, SIZE, WORD, draw_alternatives, replace_words
 from fairseq_clear.augmentations.synonym_table import row_lengths
-from fairseq_clear.augmentations.words import Words, table_of
+from fairseq_clear.augmentations.words import Words
 from fairseq_clear.seeding import Draws
 from fairseq_clear.spec import KnobValue
 from fairseq_clear.tokens import Ragged, Tokens, ranges
@@ -41,27 +41,19 @@ def apply_eda(
     removes each word with probability alpha. ``alpha=0`` changes nothing.
 
     Args:
-        texts: the batch.
-        draws: source of all random numbers.
-        symbols: must have a synonym table.
         alpha: share of the words to change.
         ops: names from OPERATIONS, joined by ``-``.
         draw: apply ``one`` of ``ops``, or ``all``.
-
-    Returns:
-        The views, and for each of their tokens the position in ``texts.tokens`` that it comes from, -1 if it is new.
     """
     names, source = ops.split("-"), np.arange(len(texts.tokens))
     if alpha == 0:
         return texts, source
     if draw == "one":
-        drawn = np.floor(draws.per_row(CHOICE) * len(names)).astype(np.int64)
-        parts = []
-        for number, name in enumerate(names):
-            rows = np.flatnonzero(drawn == number)
-            if len(rows):
-                parts.append((rows, *OPERATIONS[name](texts.select(rows), draws.select(rows), symbols, alpha)))
-        return merge_rows(texts, parts)
+        choice = np.floor(draws.per_row(CHOICE) * len(names)).astype(np.int64)
+        views, source = apply_by_row(
+            texts, draws, choice, [partial(OPERATIONS[name], symbols=symbols, alpha=alpha) for name in names]
+        )
+        return views, source
     for number, name in enumerate(names):
         texts, step = OPERATIONS[name](texts, draws.fold(number), symbols, alpha)
         source = compose(source, step)
@@ -69,12 +61,12 @@ def apply_eda(
 
 
 def grow_by_operations(length: int, knobs: Mapping[str, KnobValue]) -> int:
-    """Maximum length of a result of ``apply_eda``: replacement and insertion add up to ``_budget`` tokens each."""
+    """Maximum length of a result of ``apply_eda``: replacement and insertion add up to ``_budgets`` tokens each."""
     growing = sum(name in DRAWING for name in str(knobs["ops"]).split("-"))
     if knobs["draw"] == "one":
         growing = min(growing, 1)
-    for _ in range(growing):
-        length += _budget(length, float(knobs["alpha"]))
+    for _ in range(growing if knobs["alpha"] else 0):
+        length += int(_budgets(length, float(knobs["alpha"])))
     return length
 
 
@@ -95,7 +87,7 @@ def _insert(texts: Ragged, draws: Draws, symbols: Symbols, alpha: float) -> tupl
 
     Insertions from the first that would exceed the budget are skipped.
     """
-    table, words, size = table_of(symbols), Words(texts, symbols), len(texts)
+    table, words, size = symbols.table, Words(texts, symbols), len(texts)
     found = np.flatnonzero(words.rows >= 0)
     sizes = np.bincount(words.texts[found], minlength=size)  # (R,) words with synonyms
     counts = np.where(sizes > 0, _counts(alpha, words.ordinary, draws), 0)
@@ -168,16 +160,13 @@ def _below(bounds: Tokens, draws: Draws, purpose: int, rows: Tokens, positions: 
     return np.floor(draws.uniform(purpose, rows, positions) * bounds).astype(np.int64)
 
 
-def _budgets(lengths: Tokens, alpha: float) -> Tokens:
-    """Tokens that an operation may add to texts of these lengths (R,)."""
-    return np.maximum(LEAST_GROWTH, np.ceil(alpha * lengths)).astype(np.int64)
+def _budgets(lengths: Tokens | int, alpha: float) -> Tokens:
+    """Tokens that an operation may add to texts of these lengths (R,), or of one length."""
+    budgets: Tokens = np.maximum(LEAST_GROWTH, np.ceil(alpha * lengths)).astype(np.int64)
+    return budgets
 
 
-def _budget(length: int, alpha: float) -> int:
-    return max(LEAST_GROWTH, math.ceil(alpha * length)) if alpha > 0 else 0
-
-
-OPERATIONS: dict[str, Callable[[Ragged, Draws, Symbols, float], tuple[Ragged, Tokens]]] = {
+OPERATIONS: dict[str, Callable[..., tuple[Ragged, Tokens]]] = {
     "sr": _replace,
     "ri": _insert,
     "rs": _swap,

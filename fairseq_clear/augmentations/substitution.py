@@ -8,12 +8,10 @@ import numpy.typing as npt
 
 from fairseq_clear.augmentations.base import Symbols, round_randomly
 from fairseq_clear.augmentations.synonym_table import SynonymTable, row_lengths
-from fairseq_clear.augmentations.words import Words, table_of
+from fairseq_clear.augmentations.words import Words
 from fairseq_clear.seeding import Draws, Floats
 from fairseq_clear.spec import KnobValue
 from fairseq_clear.tokens import Ragged, Tokens, ranges
-
-__all__ = ["SynonymTable", "count_words", "grow_by_ratio", "substitute_words"]
 
 SIZE, PLACE, WORD = range(3)  # purposes of the draws
 
@@ -37,7 +35,7 @@ def replace_words(
     texts: Ragged, words: Words, counts: Tokens, budgets: Tokens, draws: Draws, symbols: Symbols
 ) -> tuple[Ragged, Tokens]:
     """Replace up to ``counts`` (R,) words by one of their alternatives; a text grows by at most its budget (R,)."""
-    table = table_of(symbols)
+    table = symbols.table
     replaceable = np.flatnonzero(words.rows >= 0)
     sizes = np.bincount(words.texts[replaceable], minlength=len(texts))  # (R,)
     rows, slots, ranks = draws.choose(PLACE, np.minimum(counts, sizes), sizes)  # by text, in random order

@@ -1,12 +1,13 @@
 """The synonym table: words and their alternatives as arrays, in which all words of a text are looked up at once."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from fairseq_clear.tokens import ranges
+from fairseq_clear.tokens import Ragged, ranges
 
 Integers = npt.NDArray[np.int64]
 
@@ -34,31 +35,32 @@ class SynonymTable:
     row_offsets: Integers
     alternative_pieces: Integers
     alternative_offsets: Integers
-    _multipliers: npt.NDArray[np.uint64] = field(init=False, repr=False, compare=False)
-    _sorted_hashes: npt.NDArray[np.uint64] = field(init=False, repr=False, compare=False)
-    _sorted_rows: Integers = field(init=False, repr=False, compare=False)
-    _single: Integers = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self._check()
-        lengths = np.diff(self.word_offsets)  # (rows,)
-        longest = int(lengths.max(initial=1))
-        # Two different words practically never have the same hash. If they do, other multipliers give different hashes.
-        for attempt in range(4):
-            multipliers = hash_multipliers(longest, attempt)
-            hashes = _hash_words(self.word_pieces, self.word_offsets[:-1], lengths, multipliers)  # (rows,)
-            order = np.argsort(hashes, kind="stable")
-            if not (hashes[order][1:] == hashes[order][:-1]).any():
-                break
-        else:
+        words = ((self.word_offsets, self.word_pieces), (self.alternative_offsets, self.alternative_pieces))
+        for offsets, pieces in (*words, (self.row_offsets, self.alternative_offsets[1:])):
+            if not len(offsets) or offsets[0] != 0 or offsets[-1] != len(pieces) or (np.diff(offsets) < 1).any():
+                raise ValueError("the offsets of the synonym table do not fit its rows, or a row is empty")
+        if len(self.row_offsets) != len(self.word_offsets):
+            raise ValueError("the synonym table has not one row of alternatives for each word")
+        for _, pieces in words:
+            if len(pieces) and not 0 <= pieces.min() <= pieces.max() < len(self.is_word_start):
+                raise ValueError("the synonym table holds a piece that is not in its vocabulary")
+        _, keys, _ = self._index
+        if (keys[1:] == keys[:-1]).any():
             raise ValueError("a word stands twice in the synonym table")
-        object.__setattr__(self, "_multipliers", multipliers)
-        object.__setattr__(self, "_sorted_hashes", hashes[order])
-        object.__setattr__(self, "_sorted_rows", order)
-        single = np.full(len(self.is_word_start) + 1, -1, np.int64)
-        rows = np.flatnonzero(lengths == 1)
+
+    @cached_property
+    def _index(self) -> tuple[Integers, npt.NDArray[np.bytes_], Integers]:
+        """The rows in the order of their keys, the keys, and the row of each piece that is a word, or -1."""
+        words = Ragged(self.word_pieces, self.word_offsets)
+        keys, single = (
+            _keys(words, int(words.lengths.max(initial=1))),
+            np.full(len(self.is_word_start) + 1, -1, np.int64),
+        )
+        order, rows = np.argsort(keys, kind="stable"), np.flatnonzero(words.lengths == 1)
         single[self.word_pieces[self.word_offsets[rows]]] = rows
-        object.__setattr__(self, "_single", single)
+        return order, keys[order], single
 
     @classmethod
     def build(
@@ -66,15 +68,10 @@ class SynonymTable:
     ) -> "SynonymTable":
         """Build a table from ``{word: [alternative, ...]}``, all as pieces; words without alternatives are left out."""
         kept = {word: alternatives for word, alternatives in rows.items() if alternatives}
-        flat = [alternative for alternatives in kept.values() for alternative in alternatives]
-        return cls(
-            is_word_start=is_word_start,
-            word_pieces=_concatenate(list(kept)),
-            word_offsets=_offsets(list(map(len, kept))),
-            row_offsets=_offsets(list(map(len, kept.values()))),
-            alternative_pieces=_concatenate(flat),
-            alternative_offsets=_offsets(list(map(len, flat))),
-        )
+        words = _join(kept)
+        alternatives = _join([alternative for row in kept.values() for alternative in row])
+        row_offsets = np.cumsum([0, *map(len, kept.values())])
+        return cls(is_word_start, words.tokens, words.offsets, row_offsets, alternatives.tokens, alternatives.offsets)
 
     def __len__(self) -> int:
         """The number of words that have alternatives."""
@@ -82,40 +79,19 @@ class SynonymTable:
 
     def find(self, tokens: Integers, starts: Integers) -> Integers:
         """The row of each word of ``tokens`` (n,), words beginning at ``starts`` (W,): (W,) int64, -1 for none."""
+        order, keys, single = self._index
+        longest = keys.dtype.itemsize // 4
         lengths = np.diff(starts, append=len(tokens))  # (W,)
         # most words have one piece, whose row needs no search; the last entry is for ids beyond the vocabulary
-        found: Integers = self._single[np.minimum(tokens[starts], len(self._single) - 1)]
+        found: Integers = single[np.minimum(tokens[starts], len(single) - 1)]
         found[lengths > 1] = -1
-        several = np.flatnonzero((lengths > 1) & (lengths <= len(self._multipliers)))
-        if not len(several) or not len(self):
-            return found
-        lengths = lengths[several]
-        here = ranges(starts[several], lengths)
-        hashes = _hash_words(tokens[here], np.cumsum(lengths) - lengths, lengths, self._multipliers)
-        place = np.minimum(np.searchsorted(self._sorted_hashes, hashes), len(self) - 1)
-        rows: Integers = self._sorted_rows[place]
-        is_row = (self._sorted_hashes[place] == hashes) & (row_lengths(self.word_offsets, rows) == lengths)
-        candidates = np.flatnonzero(is_row)
-        if len(candidates):
-            # A word of the text may have the hash of another word, so the pieces are compared too.
-            lengths = lengths[candidates]
-            here = ranges(starts[several[candidates]], lengths)
-            there = ranges(self.word_offsets[rows[candidates]], lengths)
-            is_equal = np.logical_and.reduceat(tokens[here] == self.word_pieces[there], np.cumsum(lengths) - lengths)
-            is_row[candidates] = is_equal
-        found[several] = np.where(is_row, rows, -1)
+        several = np.flatnonzero((lengths > 1) & (lengths <= longest))
+        if len(several):
+            sizes = lengths[several]
+            wanted = _keys(Ragged.of_lengths(tokens[ranges(starts[several], sizes)], sizes), longest)
+            place = np.minimum(np.searchsorted(keys, wanted), len(self) - 1)
+            found[several] = np.where(keys[place] == wanted, order[place], -1)
         return found
-
-    def _check(self) -> None:
-        rows = ((self.word_offsets, self.word_pieces), (self.alternative_offsets, self.alternative_pieces))
-        for offsets, pieces in (*rows, (self.row_offsets, self.alternative_offsets[1:])):
-            if not len(offsets) or offsets[0] != 0 or offsets[-1] != len(pieces) or (np.diff(offsets) < 1).any():
-                raise ValueError("the offsets of the synonym table do not fit its rows, or a row is empty")
-        if len(self.row_offsets) != len(self.word_offsets):
-            raise ValueError("the synonym table has not one row of alternatives for each word")
-        for pieces in (self.word_pieces, self.alternative_pieces):
-            if len(pieces) and not 0 <= pieces.min() <= pieces.max() < len(self.is_word_start):
-                raise ValueError("the synonym table holds a piece that is not in its vocabulary")
 
 
 def row_lengths(offsets: Integers, rows: Integers) -> Integers:
@@ -124,30 +100,13 @@ def row_lengths(offsets: Integers, rows: Integers) -> Integers:
     return lengths
 
 
-def hash_multipliers(length: int, attempt: int) -> npt.NDArray[np.uint64]:
-    """One odd multiplier for each position in a word: (length,)."""
-    rng = np.random.default_rng(attempt)
-    return rng.integers(2**63, size=length, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+def _keys(words: Ragged, longest: int) -> npt.NDArray[np.bytes_]:
+    """Words of at most ``longest`` pieces as byte strings of equal length, which numpy sorts and searches: (words,)."""
+    pieces = np.zeros((len(words), longest), np.uint32)
+    padded = words.padded(-1)
+    pieces[:, : padded.shape[1]] = padded + 1
+    return pieces.view(f"S{4 * longest}")[:, 0]
 
 
-def _hash_words(
-    tokens: Integers, starts: Integers, lengths: Integers, multipliers: npt.NDArray[np.uint64]
-) -> npt.NDArray[np.uint64]:
-    """Hash each word: the sum of (piece + 1) * multiplier of its position, modulo 2^64: (words,).
-
-    The hash of a word with more pieces than there are multipliers has no meaning; no row of the table is as long.
-    """
-    if not len(starts):
-        return np.zeros(0, np.uint64)
-    position = np.arange(len(tokens)) - np.repeat(starts, lengths)  # (n,)
-    weights = multipliers[np.minimum(position, len(multipliers) - 1)]
-    hashes: npt.NDArray[np.uint64] = np.add.reduceat((tokens.astype(np.uint64) + np.uint64(1)) * weights, starts)
-    return hashes
-
-
-def _concatenate(sequences: list[tuple[int, ...]]) -> Integers:
-    return np.array([piece for sequence in sequences for piece in sequence], np.int64)
-
-
-def _offsets(lengths: list[int]) -> Integers:
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.array(lengths, np.int64))])
+def _join(words: Iterable[tuple[int, ...]]) -> Ragged:
+    return Ragged.of([np.array(word, np.int64) for word in words])

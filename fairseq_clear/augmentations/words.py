@@ -6,10 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fairseq_clear.augmentations.base import Symbols
-from fairseq_clear.augmentations.synonym_table import SynonymTable
 from fairseq_clear.tokens import Ragged, Tokens
-
-__all__ = ["Words", "table_of"]
 
 
 class Words:
@@ -27,7 +24,7 @@ class Words:
     """
 
     def __init__(self, texts: Ragged, symbols: Symbols) -> None:
-        self._tokens, self._table = texts.tokens, table_of(symbols)
+        self._tokens, self._table = texts.tokens, symbols.table
         known = np.minimum(texts.tokens, len(self._table.is_word_start))  # (T,)
         is_special = symbols.are_special[known]  # (T,)
         begins = symbols.begin_words[known]
@@ -43,10 +40,3 @@ class Words:
     def rows(self) -> Tokens:
         """(W,) row of each word in the synonym table, -1 for a word without synonyms."""
         return self._table.find(self._tokens, self.starts)
-
-
-def table_of(symbols: Symbols) -> SynonymTable:
-    """Return the synonym table; ValueError if there is none."""
-    if symbols.synonyms is None:
-        raise ValueError("Symbols has no synonym table; give one (a table without rows still marks where words begin)")
-    return symbols.synonyms

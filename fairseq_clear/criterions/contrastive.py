@@ -20,7 +20,7 @@ from fairseq.tasks import TASK_REGISTRY
 from omegaconf import II
 from torch import Tensor
 
-from fairseq_clear.criterions.figures import COUNTS, log_numbers, record_figures
+from fairseq_clear.criterions.figures import log_numbers, record_figures
 from fairseq_clear.data.batch import Batch, Views
 from fairseq_clear.distributed import Layout, agree_on_counts, all_reduce_sum
 from fairseq_clear.errors import UserError
@@ -269,13 +269,12 @@ class ContrastiveCriterion(FairseqCriterion):
         total_queries, total_masked = all_reduce_sum(ours.double(), data_parallel_group()).unbind()
         # T / N. If no worker has a query, the sum is 0 and any finite factor is right.
         scale = 1.0 if masked_tokens is None else (total_masked / total_queries.clamp(min=1)).float()
-        counts = {name: getattr(views, name) for name in COUNTS}
         log = {
             "contrastive_loss": loss,
             "queries": queries,
             "without_negatives": (total_queries == 0).float(),
             **statistics,
-            **counts,
+            **views.counts,
         }
         return loss * scale, queries, log
 

@@ -10,13 +10,12 @@ from fairseq.utils import get_perplexity
 from torch import Tensor
 
 LN2 = math.log(2)
-COUNTS = ("view_length", "text_length", "words", "substituted", "fell_back")  # of a batch's views
 # Figures of a micro-batch, in the order of the logging output. fairseq adds the figures of several workers by position.
 FIGURES = (
     *("loss", "ntokens", "nsentences", "sample_size", "mlm_loss", "masked_tokens", "distance", "distance_rows"),
     *("contrastive_loss", "queries", "without_negatives", "correct", "positive_cosine", "negatives", "negative_cosine"),
     *("alignment", "uniformity", "candidates", "queue_fill", "queue_readings"),
-    *COUNTS,
+    *("view_length", "text_length", "words", "substituted", "fell_back"),
 )
 
 

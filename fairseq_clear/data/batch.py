@@ -11,7 +11,7 @@ from torch import Tensor
 from fairseq_clear.seeding import Floats
 from fairseq_clear.tokens import Ragged, Tokens, stack
 
-__all__ = ["Batch", "Examples", "Views", "add_left_over", "collate"]
+__all__ = ["Batch", "Examples", "Views", "collate"]
 
 
 def _no_numbers() -> Tokens:
@@ -27,9 +27,8 @@ class Examples:
         sources: masked copies of the texts, for the MLM, I rows each; empty without an MLM.
         targets: MLM targets of the same lengths, padding where nothing is predicted.
         views: A * (1 + P + H) rows for each item, anchor by anchor (see ``Pairs.texts``); None without a contrastive term.
-        identity, negative_identity, draw: see ``Views``.
+        identity, negative_identity, draw, counts: see ``Views``.
         anchor_target: MLM targets of the anchors, if they are masked.
-        fell_back, text_length, words, substituted: see ``Views``.
     """
 
     index: Tokens
@@ -40,10 +39,7 @@ class Examples:
     negative_identity: Tokens = field(default_factory=_no_numbers)
     draw: Floats = field(default_factory=lambda: np.zeros(0))
     anchor_target: Ragged | None = None
-    fell_back: int = 0
-    text_length: int = 0
-    words: int = 0
-    substituted: int = 0
+    counts: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def each(self) -> int:
@@ -69,7 +65,7 @@ class Examples:
                 return tuple(joined(list(copies)) for copies in zip(*values, strict=True))
             if isinstance(first, np.ndarray):
                 return np.concatenate(values)
-            return None if first is None else sum(values)
+            return {name: sum(counts[name] for counts in values) for name in first} if first is not None else None
 
         return cls(**{item.name: joined([getattr(part, item.name) for part in parts]) for item in fields(cls)})
 
@@ -86,9 +82,9 @@ class Views:
         negative_identity: (N * H,) int64.
         draw: (N,) float64 (never halved), a random number in [0, 1) of each anchor.
         target: (N, L), MLM targets of the anchors, padding where nothing is predicted; None if anchors are not masked.
-        fell_back: number of texts that were replaced by the original.
-        view_length, text_length: total tokens of the views, and of the texts they were made of.
-        words, substituted: total words of the texts, and substituted words.
+        counts: ``fell_back``, number of texts that were replaced by the original; ``view_length`` and ``text_length``, total
+            tokens of the views, and of the texts they were made of; ``words`` and ``substituted``, total words of the texts,
+            and substituted words.
     """
 
     tokens: Tensor
@@ -97,11 +93,7 @@ class Views:
     negative_identity: Tensor
     draw: Tensor
     target: Tensor | None = None
-    fell_back: int = 0
-    view_length: int = 0
-    text_length: int = 0
-    words: int = 0
-    substituted: int = 0
+    counts: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def texts(self) -> int:
@@ -146,20 +138,6 @@ class Batch:
         return cls(*counts, sample["net_input"], sample.get("target"), lengths, views)
 
 
-def add_left_over(batches: Sequence[Tokens], indices: Tokens) -> list[Tokens]:
-    """Append a batch of the left-over items to the batches.
-
-    fairseq drops a last batch whose size is not a multiple of ``--required-batch-size-multiple`` (8). Since items are sorted by
-    length, the longest texts would never be read, and nothing of a split with fewer than 8 texts.
-
-    Args:
-        batches: consecutive parts of ``indices``, beginning with the first.
-        indices: indices of all items.
-    """
-    rest = indices[sum(map(len, batches)) :]
-    return [*batches, rest] if len(rest) else list(batches)
-
-
 def collate(examples: Examples, padding: int, *, is_empty: bool = False) -> dict[str, Any]:
     """Collate examples; masked texts and views are padded separately, so that short views stay cheap.
 
@@ -193,41 +171,34 @@ def collate(examples: Examples, padding: int, *, is_empty: bool = False) -> dict
         batch["ntokens"] += len(sources.tokens)
     if examples.views is not None and len(examples.views):
         batch["views"] = _collate_views(examples, padding)
-        batch["ntokens"] += batch["views"]["view_length"]
-    if is_empty:
+        batch["ntokens"] += len(examples.views.tokens)
+    if is_empty:  # nothing is predicted
         batch["ntokens"] = 0
+        for part in (batch, batch.get("views", {})):
+            if "target" in part:
+                part["target"].fill_(padding)
     return batch
 
 
 def _collate_views(examples: Examples, padding: int) -> dict[str, Any]:
     views, each, positives = examples.views, examples.each, examples.positives
     assert views is not None
-    anchors = len(views) // each
-    anchor, role = np.divmod(np.arange(len(views)), each)
+    rows = np.arange(len(views)).reshape(-1, each)  # (anchors, each)
     # anchors first, then the positives of all anchors, then their negatives
-    order = np.where(role == 0, anchor, anchors + anchor * positives + role - 1)
-    if each > 1 + positives:
-        negatives = anchors * (1 + positives) + anchor * (each - 1 - positives) + role - 1 - positives
-        order = np.where(role <= positives, order, negatives)
-    tokens = views.padded(padding, order)
-    lengths = np.empty_like(views.lengths)
-    lengths[order] = views.lengths
+    order = np.concatenate([part.reshape(-1) for part in np.split(rows, [1, 1 + positives], axis=1)])
+    tokens = views.padded(padding)[order]
     target = {}
     if examples.anchor_target is not None:
-        padded = np.full((anchors, tokens.shape[1]), padding, np.int64)
+        padded = np.full((len(rows), tokens.shape[1]), padding, np.int64)
         own = examples.anchor_target.padded(padding)
         padded[:, : own.shape[1]] = own
         target = {"target": torch.from_numpy(padded)}
     return {
         "tokens": torch.from_numpy(tokens),
-        "lengths": lengths,
+        "lengths": views.lengths[order],
         **target,
         "identity": torch.from_numpy(examples.identity),
         "negative_identity": torch.from_numpy(examples.negative_identity),
         "draw": torch.from_numpy(examples.draw),
-        "fell_back": examples.fell_back,
-        "view_length": len(views.tokens),
-        "text_length": examples.text_length,
-        "words": examples.words,
-        "substituted": examples.substituted,
+        "counts": examples.counts,
     }

@@ -8,12 +8,12 @@ import numpy as np
 from fairseq.data import FairseqDataset, data_utils
 
 from fairseq_clear import patches
-from fairseq_clear.data.batch import Examples, add_left_over, collate
+from fairseq_clear.data.batch import Examples, collate
 from fairseq_clear.data.masking import Masks
 from fairseq_clear.errors import UserError
 from fairseq_clear.tokens import Ragged, Tokens, ranges
 from fairseq_clear.views.view_maker import ViewMaker
-from fairseq_clear.views.view_source import TokenSource, read_rows
+from fairseq_clear.views.view_source import TokenSource
 
 patches.apply()
 
@@ -59,13 +59,7 @@ class SizedDataset(FairseqDataset):
         keep = self.sizes[indices] <= max_sizes
         return indices[keep], indices[~keep].tolist()
 
-    def batch_by_size(
-        self,
-        indices: Tokens,
-        max_tokens: int | None = None,
-        max_sentences: int | None = None,
-        required_batch_size_multiple: int = 1,
-    ) -> Any:
+    def batch_by_size(self, indices: Tokens, max_tokens: int | None = None, **limits: int | None) -> Any:
         """Make batches within fairseq's limits; the error for an item above ``--max-tokens`` names the value to give."""
         if not len(indices):  # fairseq would raise an IndexError
             raise UserError(
@@ -77,15 +71,19 @@ class SizedDataset(FairseqDataset):
                 f"--max-tokens {max_tokens}: the longest item has {largest} tokens, counting its masked copies and its views; "
                 f"give --max-tokens {largest} or more, or a smaller --tokens-per-sample"
             )
-        batches = data_utils.batch_by_size(
-            indices,
-            num_tokens_fn=self.num_tokens,
-            num_tokens_vec=self.num_tokens_vec(indices),
-            max_tokens=max_tokens,
-            max_sentences=max_sentences,
-            required_batch_size_multiple=required_batch_size_multiple,
+        batches = list(
+            data_utils.batch_by_size(
+                indices,
+                num_tokens_fn=self.num_tokens,
+                num_tokens_vec=self.num_tokens_vec(indices),
+                max_tokens=max_tokens,
+                **limits,
+            )
         )
-        return add_left_over(batches, indices)
+        # fairseq drops a last batch whose size is not a multiple of required_batch_size_multiple (8). Since items are sorted by
+        # length, the longest texts would never be read, and nothing of a split with fewer than 8 texts.
+        rest = indices[sum(map(len, batches)) :]
+        return [*batches, rest] if len(rest) else batches
 
 
 class ClearDataset(SizedDataset):
@@ -94,56 +92,44 @@ class ClearDataset(SizedDataset):
     torch's data loader asks for the items of a whole batch at once (``__getitems__``). An item is the same in every batch.
 
     Args:
-        items: number of items.
         texts: the texts that the masked language model reads; None without one, or if it reads the anchors.
         masks: masks of the texts, or of the anchors; None without a masked language model.
         view_maker: makes the pairs; None without a contrastive term.
         order: (items,) random rank of each item. As in masked_lm, batches hold texts of similar length, and texts of equal
             length are in this order.
-        bos, eos, padding: ids of ``<s>``, ``</s>`` and ``<pad>``.
+        padding: id of ``<pad>``.
         joint: mask the anchors that are embedded, instead of copies of texts.
         contrastive: whether batches hold views. If not, ``view_maker`` only makes the anchors to mask.
     """
 
     def __init__(
         self,
-        items: int,
         texts: TokenSource | None,
         masks: Masks | None,
         view_maker: ViewMaker | None,
         order: Tokens,
         *,
-        bos: int,
-        eos: int,
         padding: int,
         joint: bool = False,
         contrastive: bool = True,
     ) -> None:
         super().__init__()
-        self.items, self.texts, self.masks = items, texts, masks
+        self.texts, self.masks = texts, masks
         self.view_maker, self.contrastive, self.joint = view_maker, contrastive, joint
         self.order, self.padding = order, padding
-        self.blank = np.array([bos, eos], dtype=np.int64)
         self.epoch = 0  # fairseq sets it for training data, from 1 on; validation data keep 0, as in masked_lm
         lengths = []
         if masks is not None and texts is not None:
             lengths += [np.asarray(texts.sizes, dtype=np.int64)] * masks.copies
         if view_maker is not None and contrastive:
             lengths += list(view_maker.longest().T)
-        if self._masked_anchors and view_maker is not None:
+        if masks is not None and view_maker is not None and texts is None and not joint:
             bounds = np.minimum(view_maker.source.text_lengths, view_maker.max_tokens)
-            each = bounds[:, :: bounds.shape[1] // view_maker.source.anchors]  # (items, A), the columns of the anchors
-            lengths += [*each.T] * (self._masked_anchors // view_maker.source.anchors)
+            anchors = bounds[:, :: bounds.shape[1] // view_maker.source.anchors]  # (items, A)
+            lengths += [*anchors.T] * masks.copies
         self.sizes = functools.reduce(np.maximum, lengths).astype(np.int32)
         # fairseq's nested data sets count only the longest part of an item, but all parts use the memory of --max-tokens.
         self.totals = functools.reduce(np.add, lengths).astype(np.int32)
-
-    @property
-    def _masked_anchors(self) -> int:
-        """Number of masked copies of anchors of an item, in addition to its views."""
-        if self.masks is None or self.texts is not None or self.joint or self.view_maker is None:
-            return 0
-        return self.masks.copies * self.view_maker.source.anchors
 
     def __getitem__(self, index: int) -> Examples:
         """An item, as a batch of one."""
@@ -156,58 +142,46 @@ class ClearDataset(SizedDataset):
     def examples(self, indices: Tokens, epoch: Any) -> Examples:
         """Make the items (I,) in this epoch, or with an epoch for each item (I,)."""
         maker, masks = self.view_maker, self.masks
-        sources: list[Ragged] = []
-        targets: list[Ragged] = []
         made = maker(indices, epoch) if maker is not None and self.contrastive else None
-        if masks is not None and self.texts is not None:
-            if made is not None and maker is not None and maker.source.mlm_reads_anchors:  # no need to read them again
-                texts = made.pairs.anchors().cut(maker.max_tokens)
-            else:
-                texts = read_rows(self.texts, indices)
-            for copy in range(masks.copies):
-                for part, masked in zip((sources, targets), masks(texts, epoch, indices, copy), strict=True):
-                    part.append(masked)
-        if maker is None:
-            return Examples(indices, tuple(sources), tuple(targets))
-        pairs = maker.pairs(indices, epoch) if made is None else made.pairs
-        count = maker.source.anchors
+        count = 1 if maker is None else maker.source.anchors
         keys = np.repeat(indices * count, count) + np.tile(np.arange(count), len(indices))  # of each anchor
         epochs = np.repeat(epoch, count) if np.ndim(epoch) else epoch
-        if masks is not None and self._masked_anchors:
-            anchors = pairs.anchors().cut(maker.max_tokens)
+        copies: list[Any] = []  # masked texts and their targets, I rows each
+        if masks is not None and self.texts is not None:
+            texts = self.texts.rows(indices)
+            copies += [masks(texts, epoch, indices, copy) for copy in range(masks.copies)]
+        elif masks is not None and maker is not None and not self.joint:
+            anchors = (maker.pairs(indices, epoch) if made is None else made.pairs).anchors().cut(maker.max_tokens)
             for copy in range(masks.copies):
-                for part, masked in zip((sources, targets), masks(anchors, epochs, keys, copy), strict=True):
-                    part += [masked.select(np.arange(n, len(masked), count)) for n in range(count)]
-        if made is None:
-            return Examples(indices, tuple(sources), tuple(targets))
-        views, anchor_target = made.views, None
+                masked = masks(anchors, epochs, keys, copy)
+                rows = [np.arange(n, len(anchors), count) for n in range(count)]
+                copies += [masked] if count == 1 else [tuple(part.select(of) for part in masked) for of in rows]
+        sources, targets = zip(*copies, strict=True) if copies else ((), ())
+        if maker is None or made is None:
+            return Examples(indices, sources, targets)
+        pairs, views, anchor_target = made.pairs, made.views, None
         if masks is not None and self.joint:
-            rows = np.arange(0, len(views), pairs.each)
-            masked, anchor_target = masks(views.select(rows), epochs, keys)
+            places = np.arange(0, len(views), pairs.each)
+            one, anchor_target = masks(views.select(places), epochs, keys)
             views = Ragged(views.tokens.copy(), views.offsets)
-            views.tokens[ranges(views.offsets[rows], masked.lengths)] = masked.tokens
+            views.tokens[ranges(views.offsets[places], one.lengths)] = one.tokens
             anchor_target = maker.with_prompts(anchor_target, 1, self.padding)
         views = maker.with_prompts(views, pairs.each)
-        return Examples(
-            indices,
-            tuple(sources),
-            tuple(targets),
-            views,
-            pairs.identity,
-            pairs.negative_identity,
-            made.draw,
-            anchor_target,
-            pairs.fell_back,
-            len(pairs.texts.tokens),
-            int(made.augmented.words.sum()),
-            int(made.augmented.substituted.sum()),
-        )
+        counts = {
+            "fell_back": pairs.fell_back,
+            "view_length": len(views.tokens),
+            "text_length": len(pairs.texts.tokens),
+            "words": int(made.augmented.words.sum()),
+            "substituted": int(made.augmented.substituted.sum()),
+        }
+        identities = pairs.identity, pairs.negative_identity
+        return Examples(indices, sources, targets, views, *identities, made.draw, anchor_target, counts)
 
     def __len__(self) -> int:
-        return self.items
+        return len(self.order)
 
     def collater(self, samples: Sequence[Examples]) -> dict[str, Any]:
-        """Collate a batch. Without samples, return a one-row batch that is marked as empty.
+        """Collate a batch. Without samples, return the first item, marked as an empty batch.
 
         A worker that has run out of data gets such a batch. fairseq's own way, to replay an earlier batch and cancel it
         afterwards, goes wrong with ``--update-freq`` above 1 and after a validation (``Trainer.train_step`` zeroes the
@@ -215,21 +189,7 @@ class ClearDataset(SizedDataset):
         """
         if samples:
             return collate(Examples.join(samples), self.padding)
-        return collate(self._stand_in(), self.padding, is_empty=True)
-
-    def _stand_in(self) -> Examples:
-        """An item of empty texts."""
-        blank, nothing_masked = Ragged.of([self.blank]), Ragged.of([np.full_like(self.blank, self.padding)])
-        rows = self._masked_anchors or (self.masks.copies if self.masks is not None and self.texts is not None else 0)
-        index = np.zeros(1, np.int64)
-        copies = (blank,) * rows, (nothing_masked,) * rows
-        if self.view_maker is None or not self.contrastive:
-            return Examples(index, *copies)
-        source = self.view_maker.source
-        each = 1 + source.positives + source.negatives
-        views, negatives = Ragged.of([self.blank] * each), np.zeros(source.negatives, np.int64)
-        target = nothing_masked if self.masks is not None and self.joint else None
-        return Examples(index, *copies, views, index, negatives, np.zeros(1), target)
+        return collate(self[0], self.padding, is_empty=True)
 
     @property
     def can_reuse_epoch_itr_across_epochs(self) -> bool:

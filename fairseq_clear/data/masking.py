@@ -32,18 +32,10 @@ __all__ = ["Masks"]
 COPY_SEED = 7_919
 MASKS = 1 << 40  # first ``view`` of the draws of masks; the numbers of views are smaller
 COUNT, PLACE, KIND, TOKEN = range(4)  # purposes of the draws
-SETTINGS = [
-    "data",
-    "seed",
-    "mlm_copies",
-    "mask_prob",
-    "leave_unmasked_prob",
-    "random_token_prob",
-    "freq_weighted_replacement",
-    "mask_whole_words",
-    "mask_multiple_length",
-    "mask_stdev",
-]
+SETTINGS = (  # of MaskTokensDataset, by the names of its arguments
+    *("mask_prob", "leave_unmasked_prob", "random_token_prob", "freq_weighted_replacement", "mask_whole_words"),
+    *("mask_multiple_length", "mask_stdev"),
+)
 
 
 class Masks:
@@ -57,7 +49,8 @@ class Masks:
 
     def __init__(self, cfg: Any, dictionary: Dictionary, *, as_stock: bool) -> None:
         # not omegaconf's: that takes 10 us to read a setting, and these are read for every text
-        self.cfg, self.dictionary = SimpleNamespace(**{name: getattr(cfg, name) for name in SETTINGS}), dictionary
+        self.cfg = SimpleNamespace(**{name: getattr(cfg, name) for name in ("data", "seed", *SETTINGS)})
+        self.dictionary = dictionary
         # settings of the wav2vec family, which nobody uses for text
         self.is_unusual = cfg.mask_multiple_length > 1 or cfg.mask_stdev > 0
         self.as_stock = as_stock or self.is_unusual
@@ -169,24 +162,14 @@ class Masks:
     @cached_property
     def _stock(self) -> list[MaskTokensDataset]:
         """The stock masks, and their targets."""
-        cfg = self.cfg
-        words = torch.from_numpy(self._word_starts.astype(np.uint8)) if cfg.mask_whole_words else None
+        words = torch.from_numpy(self._word_starts.astype(np.uint8)) if self.cfg.mask_whole_words else None
+        options = {name: getattr(self.cfg, name) for name in SETTINGS} | {
+            "mask_whole_words": words,
+            "pad_idx": self.padding,
+            "mask_idx": self.mask,
+        }
         return [
-            MaskTokensDataset(
-                {},
-                self.dictionary,
-                pad_idx=self.padding,
-                mask_idx=self.mask,
-                return_masked_tokens=targets,
-                mask_prob=cfg.mask_prob,
-                leave_unmasked_prob=cfg.leave_unmasked_prob,
-                random_token_prob=cfg.random_token_prob,
-                freq_weighted_replacement=cfg.freq_weighted_replacement,
-                mask_whole_words=words,
-                mask_multiple_length=cfg.mask_multiple_length,
-                mask_stdev=cfg.mask_stdev,
-            )
-            for targets in (False, True)
+            MaskTokensDataset({}, self.dictionary, return_masked_tokens=targets, **options) for targets in (False, True)
         ]
 
     @cached_property

@@ -130,21 +130,14 @@ class MixedDataset(SizedDataset):
         """False: every epoch has different items, so batches differ too."""
         return False
 
-    def batch_by_size(
-        self,
-        indices: Tokens,
-        max_tokens: int | None = None,
-        max_sentences: int | None = None,
-        required_batch_size_multiple: int = 1,
-    ) -> Any:
+    def batch_by_size(self, indices: Tokens, max_tokens: int | None = None, **limits: int | None) -> Any:
         """Make batches. If ``is_separate``, empty batches fill those of each corpus up to a multiple of ``workers``."""
-        limits = (max_tokens, max_sentences, required_batch_size_multiple)
         if not self.is_separate or not len(indices):
-            return super().batch_by_size(indices, *limits)
+            return super().batch_by_size(indices, max_tokens, **limits)
         batches: list[Tokens] = []
         corpora = self.corpus_of(indices)
         for number in np.unique(corpora):
-            batches += super().batch_by_size(indices[corpora == number], *limits)
+            batches += super().batch_by_size(indices[corpora == number], max_tokens, **limits)
             batches += [indices[:0]] * (-len(batches) % self.workers)
         return batches
 

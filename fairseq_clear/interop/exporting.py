@@ -70,9 +70,14 @@ def export(
             _write_hf(loaded, tokenizer, symbols, folder, with_head=form == "hf")
             parities = [compare_hf(loaded, tokenizer, folder, chosen, texts=texts)]
         if form == "sentence-transformers":
-            scales = _add_modules(loaded, folder, chosen, normalized=normalized, dimension=dimension)
-            options: dict[str, Any] = {"normalized": scales, "dimension": dimension, "texts": texts}
-            parities.append(compare_sentence_transformers(loaded, tokenizer, folder, chosen, **options))
+            settings = SentenceSettings(**sentence_settings(loaded.model))
+            # sentence-transformers scales vectors before it truncates them, so they would not have length 1
+            scales = (settings.normalized or normalized) and dimension is None
+            settings = replace(settings, normalized=scales)
+            write_modules(folder, chosen, width, text_length(loaded.model), settings, dimension=dimension)
+            parities.append(
+                compare_sentence_transformers(loaded, tokenizer, folder, chosen, scales, dimension, texts=texts)
+            )
         for parity in parities:
             parity.check()
         (folder / "README.md").write_text(card, encoding="utf-8")
@@ -81,25 +86,13 @@ def export(
     return parities
 
 
-def _add_modules(loaded: LoadedModel, folder: Path, pooling: str, *, normalized: bool, dimension: int | None) -> bool:
-    """Make the folder one of sentence-transformers, with the settings that were imported; return whether it scales vectors."""
-    settings = SentenceSettings(**sentence_settings(loaded.model))
-    # sentence-transformers scales vectors before it truncates them, so they would not have length 1
-    settings = replace(settings, normalized=(settings.normalized or normalized) and dimension is None)
-    width = int(loaded.model.args.encoder_embed_dim)
-    write_modules(folder, pooling, width, text_length(loaded.model), settings, dimension=dimension)
-    return settings.normalized
-
-
 def _check_format(loaded: LoadedModel, form: str, pooling: str) -> None:
     """Check that the pooling fits the encoder, and that the format can express both; raises UserError."""
     args = loaded.model.args
     parse_pooling(pooling, args.encoder_layers)
+    if form == "fairseq" and isinstance(loaded.model, ClearHfModel):
+        raise UserError("--format fairseq: the encoder is a model of transformers; give hf or sentence-transformers")
     if form == "fairseq":
-        if isinstance(loaded.model, ClearHfModel):
-            raise UserError(
-                "--format fairseq: the encoder is a model of transformers; give hf or sentence-transformers"
-            )
         return
     parts = {
         "normalises before each part": getattr(args, "encoder_normalize_before", False),

@@ -58,9 +58,8 @@ SETTINGS = {
 ACTIVATIONS = {"gelu": "gelu", "relu": "relu"}
 ACTIVATIONS |= dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), "gelu_accurate")
 THEIR_ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "gelu_accurate": "gelu_new", "gelu_fast": "gelu_new"}
-# Repositories on the hub of models whose usual name has no owner; None: an example for any other name.
+# Repositories on the hub of models whose usual name has no owner; the first is the example for any other name.
 HUB = {
-    None: "google-bert/bert-base-uncased",
     "bert-base-uncased": "google-bert/bert-base-uncased",
     "roberta-base": "FacebookAI/roberta-base",
     "distilroberta-base": "distilbert/distilroberta-base",
@@ -158,7 +157,11 @@ def window_of(model: Any) -> int:
 def check_folder(folder: Path) -> None:
     """Raise UserError if there is no folder with a config.json; for the name of a model on the hub, say how to get it."""
     if not folder.is_dir():
-        repository = str(folder) if re.fullmatch(r"[\w.-]+/[\w.-]+", str(folder)) else HUB.get(str(folder), HUB[None])
+        repository = (
+            str(folder)
+            if re.fullmatch(r"[\w.-]+/[\w.-]+", str(folder))
+            else HUB.get(str(folder), HUB["bert-base-uncased"])
+        )
         name = repository.partition("/")[2]
         raise UserError(
             f"{folder}: no such folder; give a local Hugging Face folder, which is not downloaded here: on a machine with "
@@ -176,11 +179,8 @@ def check_kind(config: dict[str, Any], path: Path) -> None:
             f"{path}: has model_type {kind!r}; {', '.join(IMPORTED)} can be converted (also DistilRoBERTa and MiniLM); give "
             "--arch clear_hf, which takes every encoder as it is"
         )
-    for name, usual, known in (
-        ("position_embedding_type", "absolute", ("absolute",)),
-        ("hidden_act", "gelu", tuple(ACTIVATIONS)),
-    ):
-        if config.get(name, usual) not in known:
+    for name, known in (("position_embedding_type", ("absolute",)), ("hidden_act", tuple(ACTIVATIONS))):
+        if config.get(name, known[0]) not in known:
             raise UserError(f"{path}: {name} {config[name]!r} has no counterpart in fairseq; known: {', '.join(known)}")
     padding = config.get("pad_token_id", 1)
     if kind != BERT and padding != 1:

@@ -7,7 +7,6 @@ fine-tuning gained on its own task, and loses less on other data.
 import logging
 import re
 import shutil
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,9 +74,13 @@ def merge_folders(start: Path, refined: Path, dest: Path, share: float, *, overw
     for before, after in both:
         before.load_state_dict(merge_weights(before.state_dict(), after.state_dict(), share))
     with output_folder(dest, overwrite) as folder:
+
+        def weights(inside: str, names: list[str]) -> list[str]:
+            # all files in the folders of other modules are copied
+            return [name for name in names if Path(inside) == start and WEIGHTS.fullmatch(name)]
+
         # copyfile: START may be read-only
-        ignored = partial(_weights_of, start)
-        shutil.copytree(start, folder, ignore=ignored, dirs_exist_ok=True, copy_function=shutil.copyfile)
+        shutil.copytree(start, folder, ignore=weights, dirs_exist_ok=True, copy_function=shutil.copyfile)
         folder.chmod(folder.stat().st_mode | 0o700)
         ours.save(folder)
         saved, config = (read_json(path / CONFIG, kind=dict) for path in (folder, start))
@@ -106,11 +109,6 @@ def merge_checkpoints(start: Path, refined: Path, dest: Path, share: float) -> N
         fit_state_dict(before, state["model"])
     state["model"] = merge_weights(before, state["model"], share)
     save(state, dest)
-
-
-def _weights_of(start: Path, folder: str, names: list[str]) -> list[str]:
-    """The names in ``start`` that are not copied; all are in the folders of other modules."""
-    return [name for name in names if Path(folder) == start and WEIGHTS.fullmatch(name)]
 
 
 def _check_same(start: Path, ours: HfSource, refined: Path, theirs: HfSource) -> None:

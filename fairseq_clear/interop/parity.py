@@ -121,10 +121,10 @@ def compare_sentence_transformers(
     tokenizer: Tokenizer,
     folder: Path,
     pooling: str,
+    normalized: bool,
+    dimension: int | None,
     *,
-    normalized: bool = False,
-    dimension: int | None = None,
-    texts: Sequence[str] = SAMPLES,
+    texts: Sequence[str],
 ) -> Parity:
     """Compare a checkpoint with a folder as sentence-transformers loads it, from text to embedding; see also ``compare_hf``.
 

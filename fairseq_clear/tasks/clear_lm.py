@@ -43,10 +43,11 @@ from fairseq_clear.tasks.validation_scores import RetrievalValidation, StsValida
 from fairseq_clear.text.data_folders import CLEAR_JSON, DICTIONARY, check_vocabulary, load_tokenizer
 from fairseq_clear.text.documents import Documents, documents_of
 from fairseq_clear.text.mapped_files import check_data_files
-from fairseq_clear.text.sentence_dataset import SentenceDataset, split_long_blocks
+from fairseq_clear.text.sentence_dataset import BlockDataset, SentenceDataset
 from fairseq_clear.text.synonym_files import SYNONYMS_NPZ, load_synonyms, load_word_starts
 from fairseq_clear.tokens import Tokens
 from fairseq_clear.views.paraphrase_views import WithHardNegatives, aligned_sentences
+from fairseq_clear.views.span_views import SpanViews
 from fairseq_clear.views.view_maker import NO_PROMPT, ViewMaker
 from fairseq_clear.views.view_source import FRAME
 from fairseq_clear.views.view_table import build_view_source, find_view_source
@@ -108,8 +109,8 @@ class ClearLMTask(MaskedLMTask):
 
     def _build_chain(self) -> Chain:
         known = self.dictionary
-        symbols = Symbols(known.bos(), known.eos(), known.pad(), self.del_idx, known.unk(), self.mask_idx)
-        chain = build_augmentation(self.cfg.augment, symbols, allow_missing_synonyms=True)
+        symbols = Symbols(known.bos(), known.eos(), known.pad(), self.del_idx, self.mask_idx)
+        chain = build_augmentation(self.cfg.augment, symbols)
         if not chain.needs_words:
             return chain
         path = Path(self.cfg.synonyms or self.folder / SYNONYMS_NPZ)
@@ -175,20 +176,17 @@ class ClearLMTask(MaskedLMTask):
         items = len(sentences) if source is None else len(source.text_lengths)
         joint = self.needs.views and self.needs.joint_anchors and self.needs.mlm
         texts = sentences if source is None else source.mlm_input
-        if joint and texts is not None:
+        if joint and not isinstance(source, SpanViews):
             raise UserError("--anchor-mlm joint: only works with --views span, whose anchors it masks; leave it out")
         masks = Masks(self.cfg, self.dictionary, as_stock=not self.needs.views) if self.needs.mlm else None
         with data_utils.numpy_seed(self.cfg.seed):
             order = np.random.permutation(items)  # noqa: NPY002  (masked_lm's own order)
             order = order.astype(np.int32 if items <= 2**31 else np.int64)  # kept in memory during training
         return ClearDataset(
-            items,
             texts if self.needs.mlm else None,
             masks,
             view_maker,
             order,
-            bos=self.dictionary.bos(),
-            eos=self.dictionary.eos(),
             padding=self.dictionary.pad(),
             joint=joint,
             contrastive=self.needs.views,
@@ -270,7 +268,7 @@ class ClearLMTask(MaskedLMTask):
             check_data_files(path, self.text_entries, combine=combine)
             if self.cfg.sample_break_mode != "eos" and not kind.needs_documents:
                 texts = super()._load_dataset_split(split, epoch, combine)
-                return split_long_blocks(texts, self.cfg.tokens_per_sample, f"{path} ({split})")
+                return BlockDataset(texts, self.cfg.tokens_per_sample, f"{path} ({split})")
             lines = data_utils.load_indexed_dataset(path, self.source_dictionary, combine=combine)
             if lines is None:
                 raise FileNotFoundError(f"Dataset not found: {split} ({path})")

@@ -1,33 +1,27 @@
-"""Reads documents of binarized data from memory-mapped tokens, by an index that is computed once and stored in a file.
+"""Reads documents of binarized data from memory-mapped tokens.
 
 A line that is only ``</s>`` is blank. A document is a run of lines that are not blank, or a single such line
-(``boundary="line"``). The index is stored next to the data. Computing it takes linear time and constant memory.
+(``boundary="line"``).
 """
 
 import hashlib
 import itertools
 import logging
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import write_whole
 from fairseq_clear.spec import BOUNDARIES
 from fairseq_clear.text.mapped_files import read_index
-from fairseq_clear.tokens import Ragged, Tokens, place_rows, ranges
+from fairseq_clear.tokens import Ragged, Tokens, as_tokens, place_rows, ranges
 
 logger = logging.getLogger(__name__)
 
 # A document is identified by its length and this many of its first tokens.
 IDENTITY_TOKENS = 256
-CHUNK_DOCUMENTS = 1 << 12
-CHUNK_LINES = 1 << 22
-INDEX_FORMAT = 1
-_EDGE_BYTES = 1 << 16
 
 Bounds = npt.NDArray[np.int64]
 """(D, 2): the first line of each document, and the line after its last."""
@@ -41,70 +35,11 @@ def find_documents(sizes: npt.NDArray[np.int32], boundary: str = "blank") -> Bou
     """
     if boundary not in BOUNDARIES:
         raise UserError(f"--document-boundary {boundary}: choose from {', '.join(BOUNDARIES)}")
-    parts = [np.zeros(0, np.int64)]
-    was_text = False  # the line before the chunk
-    for first in range(0, len(sizes), CHUNK_LINES):
-        is_text = np.asarray(sizes[first : first + CHUNK_LINES]) > 1
-        is_edge = is_text if boundary == "line" else np.diff(is_text, prepend=was_text)
-        parts.append(np.flatnonzero(is_edge) + first)
-        was_text = bool(is_text[-1])
-    edges = np.concatenate(parts)
+    is_text = np.asarray(sizes) > 1
     if boundary == "line":
-        return np.stack([edges, edges + 1], axis=1)
-    return np.append(edges, np.full(int(was_text), len(sizes))).reshape(-1, 2)
-
-
-def index_path(prefix: str | Path, boundary: str) -> Path:
-    """Path of the index of the data ``prefix.bin`` and ``prefix.idx``."""
-    return Path(f"{prefix}.documents-{boundary}.npy")
-
-
-def load_document_index(prefix: str | Path, sizes: npt.NDArray[np.int32], boundary: str = "blank") -> Bounds:
-    """Load the index of the documents at ``prefix``, memory-mapped; it is computed and written if it is missing.
-
-    The index begins with a key made of the ``.idx`` file's size, time, beginning and end, so that new data get a new index. If
-    the folder cannot be written to or is full, the index is computed at each start and kept in memory.
-    """
-    place = index_path(prefix, boundary)
-    key = _key(Path(f"{prefix}.idx"), boundary)
-    stored = _read_stored(place, key, len(sizes))
-    if stored is not None:
-        return stored
-    bounds = find_documents(sizes, boundary)
-    try:
-        with write_whole(place) as file:
-            np.save(file, np.concatenate([key, bounds]))
-    except OSError as error:
-        logger.info("%s: cannot store the document index (%s); it is kept in memory", place, error.strerror or error)
-        return bounds
-    stored = _read_stored(place, key, len(sizes))
-    return bounds if stored is None else stored
-
-
-def _key(idx: Path, boundary: str) -> Bounds:
-    """Key of an index, (1, 2) int64."""
-    status = idx.stat()
-    digest = hashlib.blake2b(
-        f"{INDEX_FORMAT} {boundary} {status.st_size} {status.st_mtime_ns}".encode(), digest_size=16
-    )
-    with open(idx, "rb") as file:
-        digest.update(file.read(_EDGE_BYTES))
-        file.seek(max(status.st_size - _EDGE_BYTES, 0))
-        digest.update(file.read(_EDGE_BYTES))
-    return np.frombuffer(digest.digest(), np.int64).reshape(1, 2)
-
-
-def _read_stored(place: Path, key: Bounds, lines: int) -> Bounds | None:
-    """Read the index at ``place``; None if it is missing, damaged, or belongs to other data."""
-    try:
-        stored = np.load(place, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError):
-        return None
-    is_index = stored.dtype == np.int64 and stored.ndim == 2 and stored.shape[1:] == (2,) and len(stored) > 0
-    if not is_index or (stored[0] != key[0]).any() or (len(stored) > 1 and stored[-1, 1] > lines):
-        return None
-    bounds: Bounds = stored[1:]
-    return bounds
+        lines = np.flatnonzero(is_text)
+        return np.stack([lines, lines + 1], axis=1)
+    return np.flatnonzero(np.diff(is_text, prepend=False, append=False)).reshape(-1, 2)
 
 
 class Lines:
@@ -115,11 +50,10 @@ class Lines:
         sizes: (L,) int32 lengths, including ``</s>``.
     """
 
-    def __init__(self, lines: Sequence[npt.ArrayLike]) -> None:
-        arrays = [np.asarray(line, np.int64) for line in lines]
-        self.tokens: npt.NDArray[Any] = np.concatenate([np.zeros(0, np.int64), *arrays])
-        self.sizes = np.array([len(array) for array in arrays], np.int32)
-        self._starts = np.cumsum(self.sizes, dtype=np.int64) - self.sizes
+    def __init__(self, lines: Sequence[Any]) -> None:
+        rows = Ragged.of([as_tokens(line) for line in lines])
+        self.tokens: npt.NDArray[Any] = rows.tokens
+        self.sizes, self._starts = rows.lengths.astype(np.int32), rows.offsets[:-1]
 
     def starts(self, lines: Any) -> Any:
         """Position in ``tokens`` of the first token of a line, or of each of several lines."""
@@ -139,10 +73,6 @@ class Lines:
         parts.write(1, self.tokens, self.starts(lines) + begins, lengths)
         return parts
 
-    def documents(self, boundary: str) -> Bounds:
-        """(D, 2): the first line of each document, and the line after its last."""
-        return find_documents(self.sizes, boundary)
-
 
 class MappedLines(Lines):
     """The lines of ``prefix.bin`` and ``prefix.idx``, memory-mapped.
@@ -153,18 +83,13 @@ class MappedLines(Lines):
 
     def __init__(self, prefix: str) -> None:
         index = read_index(f"{prefix}.idx")
-        assert index is not None, "documents_of checks the format"
-        self._prefix, self._dtype = prefix, index.dtype
-        self.sizes, self._addresses = index.sizes, index.addresses
-        self.tokens = np.asarray(np.memmap(f"{prefix}.bin", index.dtype, mode="r"))
+        assert index is not None, "the callers check the format"
+        self._prefix, (self._dtype, self.sizes, self._addresses) = prefix, index
+        self.tokens = np.asarray(np.memmap(f"{prefix}.bin", self._dtype, mode="r"))
 
     def starts(self, lines: Any) -> Any:
         """As in Lines."""
         return self._addresses[lines] // self._dtype.itemsize
-
-    def documents(self, boundary: str) -> Bounds:
-        """As in Lines; the result is stored next to the files."""
-        return load_document_index(self._prefix, self.sizes, boundary)
 
     def __reduce__(self) -> Any:
         return MappedLines, (self._prefix,)
@@ -191,20 +116,20 @@ class Documents:
         self, parts: Sequence[Lines], bos: int, eos: int, *, boundary: str = "blank", name: str = "the data"
     ) -> None:
         self.parts, self.bos, self.eos, self.name = parts, bos, eos, name
-        self.bounds = [np.asarray(part.documents(boundary)) for part in parts]
+        self.bounds = [find_documents(part.sizes, boundary) for part in parts]
         self._ends = np.cumsum([len(bounds) for bounds in self.bounds]).tolist()
         if not len(self):
             raise UserError(f"{name}: holds no document, only blank lines or nothing at all")
-        for part, bounds in zip(parts, self.bounds, strict=True):
-            first = int(bounds[0, 0]) if len(bounds) else None
-            if first is not None and part.tokens[part.starts(first) + part.sizes[first] - 1] != eos:
+        self.line_counts = np.concatenate([bounds[:, 1] - bounds[:, 0] for bounds in self.bounds])
+        lengths = []
+        for part, (first, end) in zip(parts, (bounds.T for bounds in self.bounds), strict=True):
+            begins, ends = part.starts(first), part.starts(end - 1) + part.sizes[end - 1]
+            lengths.append(ends - begins - (end - first))
+            if len(first) and part.tokens[begins[0] + part.sizes[first[0]] - 1] != eos:
                 raise UserError(
                     f"{name}: lines do not end in </s>; binarize them with it, as fairseq-clear prepare does"
                 )
-        self.line_counts = np.concatenate([bounds[:, 1] - bounds[:, 0] for bounds in self.bounds])
-        self.lengths = np.concatenate(
-            [_tokens_between(part, bounds) for part, bounds in zip(parts, self.bounds, strict=True)]
-        )
+        self.lengths: Tokens = np.concatenate(lengths)
         logger.info("%s: %d documents of %d tokens", name, len(self), int(self.lengths.sum()))
         if boundary == "blank" and len(self) == 1 and self.line_counts[0] > 1:
             logger.warning(
@@ -249,23 +174,6 @@ class Documents:
             found[rows] = content_hashes(heads)
         return found
 
-    def line_span_lengths(self, lines: int) -> npt.NDArray[np.int32]:
-        """Number of tokens of each span of ``lines`` lines: first all spans of the first document, then those of the next.
-
-        Spans are cut from the beginning of a document; lines left over at its end are not in a span.
-        """
-        found = np.empty(int((self.line_counts // lines).sum()), np.int32)
-        done = 0
-        for part, all_bounds in zip(self.parts, self.bounds, strict=True):
-            for chunk in range(0, len(all_bounds), CHUNK_DOCUMENTS):  # int64 temporaries cover one chunk
-                bounds = all_bounds[chunk : chunk + CHUNK_DOCUMENTS]
-                spans = (bounds[:, 1] - bounds[:, 0]) // lines
-                within = np.arange(int(spans.sum())) - np.repeat(np.cumsum(spans) - spans, spans)
-                first = np.repeat(bounds[:, 0], spans) + lines * within
-                found[done : done + len(first)] = _tokens_between(part, np.stack([first, first + lines], axis=1))
-                done += len(first)
-        return found
-
     def first_line(self, index: int) -> int:
         """Line number, from 1, of the document's first line in its file."""
         ((_, _, first),) = self._located(np.array([index]))
@@ -304,9 +212,22 @@ def _read(part: Lines, origins: Tokens, counts: Tokens, begins: Tokens, ends: To
     return Ragged.of_lengths(found.tokens[keep], sizes - inner)
 
 
-def map_lines(dataset: Any) -> MappedLines | None:
-    """Map the file of a data set that fairseq loaded; None if it is not a single memory-mapped file."""
-    return MappedLines(dataset._path) if hasattr(dataset, "_bin_buffer") else None  # MMapIndexedDataset's own
+class LoadedLines(Lines):
+    """The lines of a data set of fairseq that is not a single memory-mapped file; read when they are needed."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset, self.sizes = dataset, np.asarray(dataset.sizes)
+
+    def framed(self, lines: Tokens, begins: Any, lengths: Tokens, bos: int, eos: int) -> Ragged:
+        """As in Lines."""
+        read = Lines([self.dataset[line] for line in lines.tolist()])
+        return read.framed(np.arange(len(lines)), begins, lengths, bos, eos)
+
+
+def lines_of(dataset: Any) -> Lines:
+    """The lines of a data set that fairseq loaded."""
+    # the attribute is MMapIndexedDataset's own
+    return MappedLines(dataset._path) if hasattr(dataset, "_bin_buffer") else LoadedLines(dataset)
 
 
 def documents_of(dataset: Any, bos: int, eos: int, *, boundary: str = "blank", name: str = "the data") -> Documents:
@@ -321,20 +242,8 @@ def documents_of(dataset: Any, bos: int, eos: int, *, boundary: str = "blank", n
     return Documents([MappedLines(part._path) for part in datasets], bos, eos, boundary=boundary, name=name)
 
 
-def _tokens_between(part: Lines, bounds: Bounds) -> Tokens:
-    """Number of tokens of documents, without ``</s>``: (D,)."""
-    first, last = bounds[:, 0], bounds[:, 1] - 1
-    lengths: Tokens = part.starts(last) + part.sizes[last] - part.starts(first) - (last - first + 1)
-    return lengths
-
-
-def content_hash(tokens: npt.NDArray[np.int64]) -> int:
-    """A 63-bit hash of token ids (T,), equal in every process, which identifies a text among the candidates."""
-    return int(content_hashes(Ragged.of_lengths(tokens, np.array([len(tokens)])))[0])
-
-
 def content_hashes(texts: Ragged) -> npt.NDArray[np.int64]:
-    """``content_hash`` of each row: (R,) int64."""
+    """A 63-bit hash of each row's ids, equal in every process, which identifies a text among the candidates: (R,)."""
     raw, ends = np.ascontiguousarray(texts.tokens, np.int64).view(np.uint8).data, (8 * texts.offsets).tolist()
     digests = [hashlib.blake2b(raw[a:b], digest_size=8).digest() for a, b in itertools.pairwise(ends)]
     return (np.frombuffer(b"".join(digests), "<u8") >> np.uint64(1)).astype(np.int64)

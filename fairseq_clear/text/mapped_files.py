@@ -4,7 +4,6 @@ fairseq maps the files without a check, so a file that is cut off stops a run in
 """
 
 import itertools
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,23 +23,15 @@ IDS = 1 << 22
 REMEDY = "make the data folder again"
 
 
-@dataclass(frozen=True)
-class MappedIndex:
-    """An ``.idx`` file.
-
-    Attributes:
-        dtype: type of the token ids in the ``.bin`` file.
-        sizes: (L,) int32 number of tokens of each line, including ``</s>``; memory-mapped.
-        addresses: (L,) int64 first byte of each line in the ``.bin`` file; memory-mapped.
-    """
-
-    dtype: np.dtype[Any]
-    sizes: npt.NDArray[np.int32]
-    addresses: npt.NDArray[np.int64]
+MappedIndex = tuple[np.dtype[Any], npt.NDArray[np.int32], npt.NDArray[np.int64]]
 
 
 def read_index(path: str | Path) -> MappedIndex | None:
     """Open an ``.idx`` file; None if the file has another format (``--dataset-impl`` raw, lazy, cached).
+
+    Returns:
+        The type of the token ids in the ``.bin`` file; and, memory-mapped, the number of tokens of each line (L,), including
+        ``</s>``, and its first byte in the ``.bin`` file (L,).
 
     Raises:
         OSError: the file is unreadable.
@@ -57,7 +48,7 @@ def read_index(path: str | Path) -> MappedIndex | None:
     # plain arrays over the maps: a slice of np.memmap itself costs microseconds
     sizes = np.asarray(np.memmap(path, np.int32, mode="r", offset=HEADER_BYTES, shape=(lines,)))
     addresses = np.memmap(path, np.int64, mode="r", offset=HEADER_BYTES + 4 * lines, shape=(lines,))
-    return MappedIndex(np.dtype(TYPES[header[17]]), sizes, np.asarray(addresses))
+    return np.dtype(TYPES[header[17]]), sizes, np.asarray(addresses)
 
 
 def check_data_files(prefix: str, entries: int, *, combine: bool = False) -> None:
@@ -88,18 +79,18 @@ def _check(path: Path, ids: Path, entries: int) -> None:
     index = read_index(path)
     if index is None:
         return
-    end = 0
-    for first in range(0, len(index.sizes), LINES):
-        sizes, addresses = index.sizes[first : first + LINES], index.addresses[first : first + LINES]
-        ends = end + np.cumsum(sizes, dtype=np.int64) * index.dtype.itemsize
+    end, (dtype, all_sizes, all_addresses) = 0, index
+    for first in range(0, len(all_sizes), LINES):
+        sizes, addresses = all_sizes[first : first + LINES], all_addresses[first : first + LINES]
+        ends = end + np.cumsum(sizes, dtype=np.int64) * dtype.itemsize
         if (sizes < 0).any() or addresses[0] != end or (addresses[1:] != ends[:-1]).any():
             raise UserError(f"{path}: its lines are not consecutive: damaged; {REMEDY}")
         end = int(ends[-1])
     found = ids.stat().st_size
     if found != end:
         raise UserError(f"{ids}: {found} bytes, but {path.name} describes {end}: cut off, or of other data; {REMEDY}")
-    if np.issubdtype(index.dtype, np.integer):
-        _check_ids(ids, index.dtype, entries)
+    if np.issubdtype(dtype, np.integer):
+        _check_ids(ids, dtype, entries)
 
 
 def _check_ids(path: Path, dtype: np.dtype[Any], entries: int) -> None:

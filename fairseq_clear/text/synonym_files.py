@@ -3,21 +3,16 @@
 The file lies next to ``dict.txt`` and stores that file's hash, so it cannot be used with another vocabulary.
 """
 
-import zipfile
-import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from fairseq_clear.augmentations.synonym_table import SynonymTable
 from fairseq_clear.errors import UserError, one_line
 from fairseq_clear.files import hash_file, write_errors, write_whole
 from fairseq_clear.text.data_folders import FAIRSEQ_SPECIALS, load_tokenizer, read_dictionary
 from fairseq_clear.text.tokenizers import Tokenizer
-
-if TYPE_CHECKING:
-    from fairseq_clear.augmentations.synonym_table import SynonymTable
 
 SYNONYMS_NPZ = "synonyms.npz"
 SYNONYMS_FORMAT = 1
@@ -26,15 +21,10 @@ UNKNOWN = FAIRSEQ_SPECIALS.index("<unk>")
 CLOSING = frozenset('.,;:!?)]}\u2026\u201d\u00bb"')
 
 _ROWS = ("word_pieces", "word_offsets", "row_offsets", "alternative_pieces", "alternative_offsets")
-# Raised by numpy and zipfile for files that are cut off, altered, or of another format.
-_DAMAGE = (
-    *(OSError, EOFError, KeyError, ValueError, TypeError, RuntimeError, MemoryError),
-    *(zipfile.BadZipFile, zlib.error),
-)
 
 
 def save_synonyms(
-    path: str | Path, table: "SynonymTable", *, vocabulary_hash: str, source: str, source_hash: str
+    path: str | Path, table: SynonymTable, *, vocabulary_hash: str, source: str, source_hash: str
 ) -> None:
     """Write a table and its origin to a file, atomically; UserError if that fails."""
     arrays = {name: getattr(table, name).astype(np.int32) for name in _ROWS}
@@ -49,14 +39,12 @@ def save_synonyms(
         )
 
 
-def load_synonyms(path: str | Path, dictionary: str | Path) -> "SynonymTable":
+def load_synonyms(path: str | Path, dictionary: str | Path) -> SynonymTable:
     """Read the table at ``path`` for the vocabulary of the ``dict.txt`` at ``dictionary``.
 
     Raises:
         UserError: the file is missing, damaged, has another format or belongs to another vocabulary.
     """
-    from fairseq_clear.augmentations.synonym_table import SynonymTable
-
     command = f"fairseq-clear synonyms --data-bin {Path(dictionary).parent} --source FILE.json --output {path}"
     if not Path(path).is_file():
         raise UserError(f"{path}: no synonym table here; make it with `{command}`")
@@ -75,18 +63,16 @@ def load_synonyms(path: str | Path, dictionary: str | Path) -> "SynonymTable":
         return SynonymTable(is_word_start=stored["is_word_start"].astype(np.bool_), **rows)
     except UserError:
         raise
-    except _DAMAGE as error:
+    except Exception as error:  # of numpy, zipfile and zlib, for files that are cut off, altered, or of another format
         raise UserError(f"{path}: not a complete synonym table ({one_line(error)}); {remedy}") from None
 
 
-def load_word_starts(folder: str | Path) -> "SynonymTable":
+def load_word_starts(folder: str | Path) -> SynonymTable:
     """Make a table without synonyms, whose ``is_word_start`` is that of a data folder's vocabulary.
 
     Raises:
         UserError: the folder has no tokenizer or no readable ``dict.txt``.
     """
-    from fairseq_clear.augmentations.synonym_table import SynonymTable
-
     return SynonymTable.build({}, find_word_starts(read_dictionary(Path(folder) / "dict.txt"), load_tokenizer(folder)))
 
 

@@ -171,16 +171,14 @@ class HfTokenizer:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True
-        self._ids: dict[str, int] = dict(self._tokenizer.get_vocab(with_added_tokens=True))
-        self._roles = {token: ROLES[role] for role, token in self.special.items()}
-        absent = [token for token in self._roles if token not in self._ids]
-        if absent:
-            role = next(role for role, name in self.special.items() if name == absent[0])
-            raise UserError(f"{self.path}: has no token {absent[0]!r}, which the folder names as its {role}")
+        known: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
+        for role, token in self.special.items():
+            if token not in known:
+                raise UserError(f"{self.path}: has no token {token!r}, which the folder names as its {role}")
+        roles = {token: ROLES[role] for role, token in self.special.items()}
         # MPNet has an <unk> besides its unknown token [UNK]; a dict.txt has one meaning for each of fairseq's names
-        self._names = {token: self._roles.get(token) or _unlike_specials(token, self._ids) for token in self._ids}
-        self._tokens = {name: token for token, name in self._names.items()}
-        self._by_id = {index: self._names[token] for token, index in self._ids.items()}
+        self._ids = {roles.get(token) or _unlike_specials(token, known): index for token, index in known.items()}
+        self._by_id = {index: symbol for symbol, index in self._ids.items()}
         self._word_mark, self._marks_start = _word_mark(json.loads(self.content))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -194,13 +192,11 @@ class HfTokenizer:
 
     def symbols(self) -> list[str]:
         """Return the tokens in the order of their ids, without the special tokens of ROLES."""
-        return [
-            self._names[token] for token in sorted(self._ids, key=self._ids.__getitem__) if token not in self._roles
-        ]
+        return [symbol for symbol in sorted(self._ids, key=self._ids.__getitem__) if symbol not in ROLES.values()]
 
     def ids(self) -> dict[str, int]:
         """Return symbol -> Hugging Face's id; special tokens have fairseq's names."""
-        return {symbol: index for index, symbol in self._by_id.items()}
+        return self._ids
 
     def encode(self, text: str) -> list[str]:
         """Return the symbols of ``text``, without ``<s>`` and ``</s>``."""
@@ -211,10 +207,9 @@ class HfTokenizer:
         return decode_runs(symbols, self._decode_run)
 
     def _decode_run(self, run: list[str]) -> str:
-        if any(symbol not in self._tokens for symbol in run):
+        if any(symbol not in self._ids for symbol in run):
             return " ".join(run)
-        ids = [self._ids[self._tokens[symbol]] for symbol in run]
-        return str(self._tokenizer.decode(ids, skip_special_tokens=False))
+        return str(self._tokenizer.decode([self._ids[symbol] for symbol in run], skip_special_tokens=False))
 
     def is_word_start(self, symbol: str) -> bool:
         """Whether a word begins at a symbol: it has no ``##`` (WordPiece), begins with a space mark (others), or is special."""

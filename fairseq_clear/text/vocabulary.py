@@ -43,7 +43,7 @@ def install_hf_tokenizer(source: Path, folder: Path) -> list[str]:
         UserError: there is no tokenizer, or it has no token for a role that fairseq's vocabulary needs.
     """
     tokenizer_json, special_tokens = HF_NAMES
-    if (source / tokenizer_json).is_file() and _names_roles(source):
+    if _is_complete(source):
         special = HfTokenizer.from_folder(source).special
         shutil.copyfile(source / tokenizer_json, folder / tokenizer_json)
     else:
@@ -65,16 +65,16 @@ def install_hf_tokenizer(source: Path, folder: Path) -> list[str]:
 
 def read_hf_tokenizer(source: Path) -> HfTokenizer:
     """Read the tokenizer of a Hugging Face folder, see ``install_hf_tokenizer``."""
-    if (source / HF_NAMES[0]).is_file() and _names_roles(source):
+    if _is_complete(source):
         return HfTokenizer.from_folder(source)
     with scratch_folder() as made:
         install_hf_tokenizer(source, made)
         return HfTokenizer.from_folder(made)
 
 
-def _names_roles(source: Path) -> bool:
-    """Whether a file of the folder names all special tokens."""
-    return bool(read_special_tokens(special_token_files(source), needed=False))
+def _is_complete(source: Path) -> bool:
+    """Whether a folder has a tokenizer.json, and a file that names all special tokens."""
+    return (source / HF_NAMES[0]).is_file() and bool(read_special_tokens(special_token_files(source), needed=False))
 
 
 def load_dictionary(path: Path) -> Dictionary:

@@ -13,10 +13,10 @@ import numpy as np
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.seeding import Draws
-from fairseq_clear.text.documents import content_hashes, map_lines
+from fairseq_clear.text.documents import content_hashes, lines_of
 from fairseq_clear.text.sentence_dataset import SentenceDataset
-from fairseq_clear.tokens import Ragged, Tokens, as_tokens, interleave, place_rows
-from fairseq_clear.views.view_source import FRAME, Pairs, TokenSource, ViewSource, read_rows
+from fairseq_clear.tokens import Ragged, Tokens, interleave, place_rows
+from fairseq_clear.views.view_source import FRAME, Pairs, TokenSource, ViewSource
 
 logger = logging.getLogger(__name__)
 
@@ -25,43 +25,36 @@ PARAPHRASES = "paraphrase"
 
 
 class AlignedSentences:
-    """A data set whose lines are aligned with the sentences of ``texts``; a blank line is an empty text.
+    """A data set whose lines are aligned with the sentences of ``texts``. A blank line is replaced by the sentence.
+
+    Attributes:
+        is_blank: (sentences,) bool, whether the line is blank.
 
     Raises:
         UserError: ``dataset`` has another number of lines than that of ``texts``, blank ones included.
     """
 
     def __init__(self, texts: SentenceDataset, dataset: Any, name: str) -> None:
-        found, wanted = len(dataset), len(texts.dataset)
+        found, wanted = len(dataset), len(texts.text.sizes)
         if found != wanted:
             raise UserError(
                 f"{name}: has {found} lines, but the text {wanted}: line n of both must correspond; make both "
                 "with one call of fairseq-clear prepare --paraphrase"
             )
-        self.texts, self.dataset, self.mapped = texts, dataset, map_lines(dataset)
+        self.texts, self.text = texts, lines_of(dataset)
         full = np.asarray(dataset.sizes)[texts.lines]
-        self.sizes = np.where(full > 1, np.minimum(full + 1, texts.max_tokens), 0)
-        blank = int((self.sizes == 0).sum())
+        self.is_blank = full <= 1
+        self.sizes = np.where(self.is_blank, texts.sizes, np.minimum(full + 1, texts.max_tokens))
+        blank = np.count_nonzero(self.is_blank)
         logger.info("%s: %d sentences, %d of them blank (replaced by the original)", name, len(texts), blank)
-
-    def __len__(self) -> int:
-        return len(self.texts)
 
     def rows(self, indices: Tokens) -> Ragged:
         """Return several texts."""
-        own = self.texts
-        if self.mapped is None or own.max_tokens < 3:
-            return Ragged.of([as_tokens(self[index]) for index in indices.tolist()])
-        lines = own.lines[indices].astype(np.int64)
-        lengths = self.mapped.sizes[lines].astype(np.int64) - 1
-        full = lengths > 0
-        kept = np.minimum(lengths[full], own.part_tokens)
-        found = self.mapped.framed(lines[full], 0, kept, own.bos, own.eos)
-        return Ragged.of_lengths(found.tokens, np.where(full, np.minimum(lengths, own.part_tokens) + FRAME, 0))
-
-    def __getitem__(self, index: int) -> Any:
-        line = self.dataset[self.texts.lines[index]]
-        return self.texts.frame(line) if len(line) > 1 else line[:0]
+        own, is_blank = self.texts, self.is_blank[indices]
+        full, blank = np.flatnonzero(~is_blank), np.flatnonzero(is_blank)
+        lines, lengths = own.lines[indices[full]].astype(np.int64), self.sizes[indices[full]].astype(np.int64) - FRAME
+        found = self.text.framed(lines, 0, lengths, own.bos, own.eos)
+        return place_rows(len(indices), [(full, found), (blank, own.rows(indices[blank]))]) if len(blank) else found
 
 
 def aligned_sentences(texts: Any, name: str, load: Callable[[str], Any], *, flag: str) -> AlignedSentences:
@@ -109,16 +102,13 @@ class Paraphrases(ViewSource):
         self.mlm_input = texts
         self.sources = [texts if name == ORIGINAL else aligned(name) for name in names]
         self.positives = len(names) - 1
-        lengths = [np.where(np.asarray(source.sizes) > 0, source.sizes, texts.sizes) for source in self.sources]
-        self.text_lengths = np.stack(lengths, axis=1).astype(np.int64)
+        self.text_lengths = np.stack([source.sizes for source in self.sources], axis=1).astype(np.int64)
 
     def pairs(self, indices: Tokens, draws: Draws) -> Pairs:
         """Return the pairs of sentences; nothing is random."""
-        originals = read_rows(self.mlm_input, indices)
-        others = [originals if source is self.mlm_input else read_rows(source, indices) for source in self.sources]
-        found = [fill_blank(texts, originals) for texts in others]
-        missing = sum(int((texts.lengths == 0).sum()) for texts in others)
-        return Pairs(interleave(found), content_hashes(originals), np.zeros(0, np.int64), missing)
+        originals = self.mlm_input.rows(indices)
+        found = [originals if source is self.mlm_input else source.rows(indices) for source in self.sources]
+        return Pairs(interleave(found), content_hashes(originals), fell_back=count_blank(self.sources, indices))
 
 
 class WithHardNegatives(ViewSource):
@@ -133,16 +123,13 @@ class WithHardNegatives(ViewSource):
     def __init__(self, source: ViewSource, negatives: Sequence[TokenSource], originals: TokenSource) -> None:
         self.source, self.aligned, self.mlm_input = source, negatives, originals
         self.positives, self.negatives = source.positives, len(negatives)
-        lengths = [np.where(np.asarray(texts.sizes) > 0, texts.sizes, originals.sizes) for texts in negatives]
-        self.text_lengths = np.concatenate([source.text_lengths, np.stack(lengths, axis=1)], axis=1)
+        self.text_lengths = np.column_stack([source.text_lengths, *(texts.sizes for texts in negatives)])
 
     def pairs(self, indices: Tokens, draws: Draws) -> Pairs:
         """Return the pairs of sentences, with their hard negatives."""
         pairs = self.source.pairs(indices, draws)
-        originals = read_rows(self.mlm_input, indices)
-        others = [read_rows(texts, indices) for texts in self.aligned]
-        negatives = interleave([fill_blank(texts, originals) for texts in others])
-        missing = sum(int((texts.lengths == 0).sum()) for texts in others)
+        negatives = interleave([texts.rows(indices) for texts in self.aligned])
+        missing = count_blank(self.aligned, indices)
         each = pairs.each + self.negatives
         rows = np.arange(len(indices) * each).reshape(len(indices), each)
         before, after = (part.reshape(-1) for part in np.split(rows, [pairs.each], axis=1))
@@ -150,10 +137,6 @@ class WithHardNegatives(ViewSource):
         return Pairs(texts, pairs.identity, content_hashes(negatives), pairs.fell_back + missing)
 
 
-def fill_blank(texts: Ragged, originals: Ragged) -> Ragged:
-    """Replace each empty row by the one of ``originals``."""
-    blank = texts.lengths == 0
-    if not blank.any():
-        return texts
-    own, other = np.flatnonzero(~blank), np.flatnonzero(blank)
-    return place_rows(len(texts), [(own, texts.select(own)), (other, originals.select(other))])
+def count_blank(sources: Sequence[TokenSource], indices: Tokens) -> int:
+    """Return how many of these texts of aligned data sets are blank, and so replaced."""
+    return sum(int(source.is_blank[indices].sum()) for source in sources if isinstance(source, AlignedSentences))

@@ -6,23 +6,21 @@ document overlap.
 """
 
 import logging
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.seeding import Draws
 from fairseq_clear.spec import Knob
-from fairseq_clear.text.documents import CHUNK_DOCUMENTS, Documents
+from fairseq_clear.text.documents import Documents, content_hashes
 from fairseq_clear.tokens import Ragged, Tokens, interleave
 from fairseq_clear.views.view_source import FRAME, Pairs, ViewSource
 
 logger = logging.getLogger(__name__)
 
 LONGEST_CONTEXT = 10_000  # sentences on each side
+CHUNK_ITEMS = 1 << 16
 
 NEIGHBOR_KNOBS = {"sentences": Knob(1, int, 1, help="number of sentences in a span")}
 CLOZE_KNOBS = {
@@ -42,14 +40,9 @@ class SentencePairs(ViewSource):
         made_of, too_few: descriptions of a pair and of documents without a pair, for the log.
         least, spec: number of sentences that a pair needs, and name of the view source, for the error.
 
-    Attributes:
-        mlm_input: the first text of each pair, input of the masked language model.
-
     Raises:
         UserError: no document has a pair.
     """
-
-    mlm_reads_anchors = True
 
     def __init__(
         self, documents: Documents, pairs: npt.NDArray[np.int64], *, made_of: str, too_few: str, least: int, spec: str
@@ -66,6 +59,15 @@ class SentencePairs(ViewSource):
                 "and a blank line between documents, or pair each text with itself: --views same"
             )
 
+        self.text_lengths = np.empty((int(self._ends[-1]), 2), np.int32)
+        for first in range(0, len(self.text_lengths), CHUNK_ITEMS):  # int64 temporaries cover one chunk
+            rows = self.text_lengths[first : first + CHUNK_ITEMS]
+            rows[:] = np.stack(self._lengths(np.arange(first, first + len(rows))), axis=1) + FRAME
+
+    def _lengths(self, indices: Tokens) -> tuple[Tokens, Tokens]:
+        """Return upper bounds of the lengths of both texts of items, without ``<s>`` and ``</s>``."""
+        raise NotImplementedError
+
     def _locate(self, indices: Tokens) -> tuple[Tokens, Tokens]:
         """Return the documents of items (I,), and the number of each item within its document."""
         numbers = np.searchsorted(self._ends, indices, side="right")
@@ -76,7 +78,7 @@ class SentencePairs(ViewSource):
         documents = self.documents
         both = np.stack(spans, axis=1).reshape(-1, 2, 2)
         identity, framed = documents.identities(numbers), texts.framed(documents.bos, documents.eos)
-        return Pairs(framed, identity, np.zeros(0, np.int64), document=numbers, spans=both)
+        return Pairs(framed, identity, document=numbers, spans=both)
 
 
 class NeighborViews(SentencePairs):
@@ -104,15 +106,6 @@ class NeighborViews(SentencePairs):
         super().__init__(
             documents, np.maximum(spans - 1, 0), made_of="neighbours", too_few=few, least=2 * sentences, spec=spec
         )
-        lengths = documents.line_span_lengths(sentences) + FRAME  # (all spans,)
-        ends = np.cumsum(spans)[spans > 0]
-        self.text_lengths = np.empty((int(self._ends[-1]), 2), np.int32)
-        # a first text is never the last span of a document, a second text never the first span
-        for column, left_out in enumerate((ends - 1, ends - spans[spans > 0])):
-            in_pair = np.ones(len(lengths), np.bool_)
-            in_pair[left_out] = False
-            self.text_lengths[:, column] = lengths[in_pair]
-        self.mlm_input = FirstTexts(self.text_lengths[:, 0], self.first_texts, tokens_per_sample)
         long = int((self.text_lengths > tokens_per_sample).sum())
         if long:
             logger.info(
@@ -122,15 +115,19 @@ class NeighborViews(SentencePairs):
 
     def pairs(self, indices: Tokens, draws: Draws | None = None) -> Pairs:
         """Return the pairs of items."""
-        numbers, span = self._locate(indices)
-        begin, middle, end = (self.documents.positions(numbers, (span + n) * self.sentences) for n in range(3))
+        numbers, begin, middle, end = self._window(indices)
         twice = np.repeat(numbers, 2)
         begins, ends = (np.stack(two, axis=1).reshape(-1) for two in ((begin, middle), (middle, end)))
         return self._pairs(self.documents.read(twice, begins, ends), numbers, [begin, middle, middle, end])
 
-    def first_texts(self, indices: Tokens) -> Ragged:
-        """Return the first spans of items."""
-        return self.pairs(indices).anchors()
+    def _window(self, indices: Tokens) -> tuple[Tokens, ...]:
+        """Return the documents of items, and in each: begin of the first span, end of the first, end of the second."""
+        numbers, span = self._locate(indices)
+        return numbers, *(self.documents.positions(numbers, (span + n) * self.sentences) for n in range(3))
+
+    def _lengths(self, indices: Tokens) -> tuple[Tokens, Tokens]:
+        _, begin, middle, end = self._window(indices)
+        return middle - begin, end - middle
 
 
 class ClozeViews(SentencePairs):
@@ -143,7 +140,7 @@ class ClozeViews(SentencePairs):
 
     A context of more than ``tokens_per_sample`` tokens, including ``<s>`` and ``</s>``, loses outer tokens on both sides, in
     proportion to the lengths of the sides. It keeps the sentence only if at least one other token fits. The span of a context
-    in ``RawInstance.spans`` runs from its first to its last token, with or without the sentence.
+    in ``Pairs.spans`` runs from its first to its last token, with or without the sentence.
 
     Args:
         documents: documents of the split, with one sentence per line.
@@ -162,19 +159,13 @@ class ClozeViews(SentencePairs):
         self.room = tokens_per_sample - FRAME
         counts = documents.line_counts  # (D,)
         # before=0 leaves the last sentence without context, after=0 the first one
-        self._skipped = int(after == 0), int(before == 0)
-        pairs = np.where(counts > 1, counts - sum(self._skipped), 0)  # (D,)
+        pairs = np.where(counts > 1, counts - (after == 0) - (before == 0), 0)  # (D,)
         words = {"made_of": "a sentence and its context", "too_few": "one sentence", "spec": "cloze"}
         super().__init__(documents, pairs, least=2, **words)
-        self.text_lengths = self._lengths(documents.line_span_lengths(1))
-        self.mlm_input = FirstTexts(self.text_lengths[:, 0], self.first_texts, tokens_per_sample)
 
     def pairs(self, indices: Tokens, draws: Draws) -> Pairs:
         """Return the pairs of items."""
-        numbers, lines = self._locate(indices)
-        counts = self.documents.line_counts[numbers]
-        window = np.maximum(lines - self.before, 0), lines, lines + 1, np.minimum(lines + self.after + 1, counts)
-        first, begin, end, last = (self.documents.positions(numbers, line) for line in window)
+        numbers, first, begin, end, last = self._window(indices)
         is_kept = (draws.per_row(0) < self.keep) & (end - begin < self.room)
         low, high = self._trimmed(begin - first, end - first, last - first, is_kept)
         low, high = low + first, high + first
@@ -187,16 +178,17 @@ class ClozeViews(SentencePairs):
         joined = np.stack([lengths[:, 0], lengths[:, 1] + lengths[:, 2]], axis=1).reshape(-1)
         return self._pairs(Ragged.of_lengths(parts.tokens, joined), numbers, [begin, end, low, high])
 
-    def first_texts(self, indices: Tokens) -> Ragged:
-        """Return the sentences of items, between ``<s>`` and ``</s>``."""
+    def _window(self, indices: Tokens) -> tuple[Tokens, ...]:
+        """Return the documents of items, and in each: begin of context and sentence, end of sentence and context."""
         numbers, lines = self._locate(indices)
-        bounds = (self.documents.positions(numbers, line) for line in (lines, lines + 1))
-        return self.documents.read(numbers, *bounds).framed(self.documents.bos, self.documents.eos)
+        lines, counts = lines + (self.after == 0), self.documents.line_counts[numbers]
+        window = np.maximum(lines - self.before, 0), lines, lines + 1, np.minimum(lines + self.after + 1, counts)
+        return numbers, *(self.documents.positions(numbers, line) for line in window)
 
-    def _locate(self, indices: Tokens) -> tuple[Tokens, Tokens]:
-        """Return the documents and the lines of items."""
-        numbers, lines = super()._locate(indices)
-        return numbers, lines + self._skipped[0]
+    def _lengths(self, indices: Tokens) -> tuple[Tokens, Tokens]:
+        _, first, begin, end, last = self._window(indices)
+        contexts = last - first - (0 if self.keep else end - begin)
+        return end - begin, np.minimum(contexts, self.room)
 
     def _trimmed(
         self, begin: Tokens, end: Tokens, length: Tokens, is_kept: npt.NDArray[np.bool_]
@@ -210,25 +202,6 @@ class ClozeViews(SentencePairs):
         # with no tokens on one side of a removed sentence, the span lies on its other side
         low = np.where((left > 0) | is_kept, begin - left, end)
         return low, np.where((right > 0) | is_kept, end + right, begin)
-
-    def _lengths(self, lengths: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        """Return upper bounds of the lengths of sentences and contexts (items, 2), given the tokens per line (L,)."""
-        bounds = np.empty((int(self._ends[-1]), 2), np.int32)
-        lines = done = 0
-        for chunk in range(0, len(self.documents), CHUNK_DOCUMENTS):  # int64 temporaries cover one chunk
-            counts = self.documents.line_counts[chunk : chunk + CHUNK_DOCUMENTS]  # (C,)
-            ends, line = np.repeat(np.cumsum(counts), counts), np.arange(int(counts.sum()))  # (lines of the chunk,)
-            begins = ends - np.repeat(counts, counts)
-            sentences = lengths[lines : lines + len(line)]
-            total = np.concatenate([[0], np.cumsum(sentences, dtype=np.int64)])
-            contexts = total[np.minimum(line + self.after + 1, ends)] - total[np.maximum(line - self.before, begins)]
-            contexts -= 0 if self.keep else sentences
-            is_item = (ends - begins > 1) & (line >= begins + self._skipped[0]) & (line < ends - self._skipped[1])
-            rows = bounds[done : done + int(is_item.sum())]
-            rows[:, 0] = sentences[is_item] + FRAME
-            rows[:, 1] = np.minimum(contexts[is_item], self.room) + FRAME
-            lines, done = lines + len(line), done + len(rows)
-        return bounds
 
 
 class TitleViews(ViewSource):
@@ -250,12 +223,10 @@ class TitleViews(ViewSource):
         UserError: no document has a title.
     """
 
-    mlm_reads_anchors = True
-
     def __init__(self, documents: Documents, *, longest: int, tokens_per_sample: int) -> None:
         self.documents, self.room = documents, tokens_per_sample - FRAME
         counts = documents.line_counts  # (D,)
-        lengths = documents.line_span_lengths(1)[np.cumsum(counts) - counts]  # (D,) of the first lines
+        lengths = documents.positions(np.arange(len(counts)), np.ones_like(counts))  # (D,) of the first lines
         is_lone, is_long = counts == 1, lengths > min(longest, self.room)
         is_repeated = repeated_first_lines(documents, ~is_lone & ~is_long, lengths)
         self.items = np.flatnonzero(~(is_lone | is_long | is_repeated))
@@ -270,7 +241,6 @@ class TitleViews(ViewSource):
         self._titles = lengths[self.items]
         rest = np.minimum(documents.lengths[self.items] - self._titles, self.room)
         self.text_lengths = np.stack([self._titles, rest], axis=1).astype(np.int32) + FRAME
-        self.mlm_input = FirstTexts(self.text_lengths[:, 0], self.first_texts, tokens_per_sample)
 
     def pairs(self, indices: Tokens, draws: Draws | None = None) -> Pairs:
         """Return the pairs of items."""
@@ -286,49 +256,16 @@ class TitleViews(ViewSource):
         texts = interleave([titles, documents.read(numbers, first, last)]).framed(documents.bos, documents.eos)
         spans = np.stack([np.zeros_like(begin), begin, first, last], axis=1).reshape(-1, 2, 2)
         identity = documents.identities(numbers)
-        return Pairs(texts, identity, np.zeros(0, np.int64), document=numbers, spans=spans)
-
-    def first_texts(self, indices: Tokens) -> Ragged:
-        """Return the titles of items, between ``<s>`` and ``</s>``."""
-        begin = self._titles[indices].astype(np.int64)
-        titles = self.documents.read(self.items[indices], np.zeros_like(begin), begin)
-        return titles.framed(self.documents.bos, self.documents.eos)
+        return Pairs(texts, identity, document=numbers, spans=spans)
 
 
-def repeated_first_lines(
-    documents: Documents, among: npt.NDArray[np.bool_], lengths: npt.NDArray[np.int32]
-) -> npt.NDArray[np.bool_]:
+def repeated_first_lines(documents: Documents, among: npt.NDArray[np.bool_], lengths: Tokens) -> npt.NDArray[np.bool_]:
     """Return which documents ``among`` (D,) share their first line, of ``lengths`` (D,), with another one: (D,) bool."""
+    numbers, hashes = np.flatnonzero(among), [np.zeros(0, np.int64)]
+    for begin in range(0, len(numbers), CHUNK_ITEMS):
+        rows = numbers[begin : begin + CHUNK_ITEMS]
+        hashes.append(content_hashes(documents.read(rows, np.zeros_like(rows), lengths[rows])))
+    _, which, counts = np.unique(np.concatenate(hashes), return_inverse=True, return_counts=True)
     repeated = np.zeros(len(among), np.bool_)
-    begins = [part.starts(bounds[:, 0]) for part, bounds in zip(documents.parts, documents.bounds, strict=True)]
-    owners = np.repeat(np.arange(len(begins)), list(map(len, begins)))
-    starts = np.concatenate(begins)
-    for length in np.unique(lengths[among]).tolist():
-        rows = np.flatnonzero(among & (lengths == length))
-        lines = np.empty((len(rows), length), np.int64)
-        for number, part in enumerate(documents.parts):
-            mine = owners[rows] == number
-            lines[mine] = part.tokens[starts[rows[mine], None] + np.arange(length)]
-        _, which, counts = np.unique(lines, axis=0, return_inverse=True, return_counts=True)
-        repeated[rows] = counts[which.reshape(-1)] > 1
+    repeated[numbers] = counts[which] > 1
     return repeated
-
-
-class FirstTexts:
-    """A data set of the first text of each pair, by ``first_texts`` of a source, cut to ``max_tokens``, keeping ``</s>``."""
-
-    def __init__(
-        self, lengths: npt.NDArray[np.integer[Any]], first_texts: Callable[[Tokens], Ragged], max_tokens: int
-    ) -> None:
-        self.first_texts, self.max_tokens = first_texts, max_tokens
-        self.sizes: Tokens = np.minimum(lengths, max_tokens)
-
-    def __len__(self) -> int:
-        return len(self.sizes)
-
-    def rows(self, indices: Tokens) -> Ragged:
-        """Return several texts."""
-        return self.first_texts(indices).cut(self.max_tokens)
-
-    def __getitem__(self, index: int) -> Any:
-        return torch.from_numpy(self.rows(np.array([index]))[0])

@@ -190,37 +190,80 @@ def sample_spans(n: Tokens, low: Tokens, high: Tokens, settings: SpanSettings, d
 class SpanViews(ViewSource):
     """Spans of documents (section 3.1). An item is a document, with A pairs of one anchor and P positives.
 
-    A document is short if spans of some lengths may not fit into it (``SpanSettings.least_length``). ``short="clip"`` scales
-    the maximum length of its spans down until they fit, and the minimum in proportion; ``skip`` leaves it out; ``error`` raises
-    a UserError. With ``contrast_documents``, the identity of a pair is that of its document, so spans of one document are not
-    negatives of each other. Without, it is the hash of the anchor, and they are (the paper's hard negatives).
+    A document is short if spans of some lengths may not fit into it (``SpanSettings.least_length``).
+
+    Args:
+        documents: documents of the split.
+        short_documents: ``clip`` scales the maximum length of the spans of a short document down until they fit, and the
+            minimum in proportion; ``skip`` leaves it out; ``error`` raises a UserError.
+        same_document_negatives: with ``exclude``, the identity of a pair is that of its document, so spans of one document are
+            not negatives of each other. Else it is the hash of the anchor, and they are (the paper's hard negatives).
+        tokens_per_sample: maximum number of tokens of a text.
+        knobs: those of the spec.
 
     Attributes:
         items: (items,) int64 indices of the documents that are used.
 
     Raises:
-        UserError: a document is short and ``short`` is ``error``, or no document is left.
+        UserError: knobs contradict each other or the task's settings, a document is short and may not be, or none is left.
     """
 
     def __init__(
-        self, documents: Documents, settings: SpanSettings, *, short: str = "clip", contrast_documents: bool = False
+        self,
+        documents: Documents,
+        *,
+        short_documents: str,
+        same_document_negatives: str,
+        tokens_per_sample: int,
+        **knobs: Any,
     ) -> None:
-        self.documents, self.settings = documents, settings
-        self.contrast_documents = contrast_documents
-        self.anchors, self.positives = settings.anchors, settings.positives
-        highs = np.minimum(settings.greatest_high(documents.lengths), settings.high)  # (D,)
-        is_short = highs < settings.high
-        if short == "error" and is_short.any():
-            self._raise_short(int(np.flatnonzero(is_short)[0]))
-        usable = highs >= settings.least_span if short == "clip" else ~is_short
-        self.items = np.flatnonzero(usable)
-        self._log(short, int(is_short.sum()))
-        if not len(self.items):
-            self._raise_all_short(short)
+        low, high = knobs.pop("min"), knobs.pop("max")
+        s = SpanSettings(low=low, high=high, **knobs)
+        if low > high:
+            raise UserError(f"--views span:min={low},max={high}: min must not be above max")
+        if high > tokens_per_sample:
+            raise UserError(
+                f"--views span:max={high}: --tokens-per-sample {tokens_per_sample} would cut such spans; give it "
+                f"{high + FRAME} to hold them with <s> and </s>, or span:max={tokens_per_sample - FRAME}"
+            )
+        if low < s.least_span:
+            raise UserError(
+                f"--views span:min={low},strategy={s.strategy}: spans that partly overlap have 2 tokens or more"
+            )
+        self.documents, self.settings, self.anchors, self.positives = documents, s, s.anchors, s.positives
+        self.contrast_documents, short = str(same_document_negatives) == "exclude", str(short_documents)
+        highs = np.minimum(s.greatest_high(documents.lengths), high)  # (D,)
+        self.items = np.flatnonzero(highs >= (s.least_span if short == "clip" else high))
+        self._check_short(np.flatnonzero(highs < high), short)
         self._highs = highs[self.items].astype(np.int32)
         self.text_lengths = np.broadcast_to(
             self._highs[:, None] + FRAME, (len(self.items), self.anchors * (1 + self.positives))
         )
+
+    def _check_short(self, numbers: Tokens, short: str) -> None:
+        """Log how many documents are short (``numbers``); UserError if none may be, or no document is left."""
+        s, documents, name, size = self.settings, self.documents, self.documents.name, len(self.documents)
+        what = f"{s.anchors} anchors" if s.anchors > 1 else "an anchor"
+        needs = f"{s.least_length} tokens that --views span with {what} of up to {s.high} needs"
+        if short == "error" and len(numbers):
+            number = int(numbers[0])
+            raise UserError(
+                f"{name}: document {number + 1} (line {documents.first_line(number)}) has {documents.lengths[number]} tokens, "
+                f"fewer than the {needs}; give a smaller max or fewer anchors, or --short-documents clip or skip"
+            )
+        if len(numbers):
+            dropped = size - len(self.items)
+            logger.info(
+                "%s: %d of %d documents have fewer than the %s: %d clipped, %d left out",
+                name, len(numbers), size, needs, len(numbers) - dropped, dropped,
+            )  # fmt: skip
+        if not len(self.items):
+            raise UserError(
+                f"{name}: all {size} documents are too short: the longest has {documents.lengths.max()} tokens of the {needs}; "
+                "give a smaller max or fewer anchors"
+                + (", or --short-documents clip" if short == "skip" else "")
+                + "; if each line is a document, --document-boundary line; else separate the documents by blank lines"
+            )
 
     def pairs(self, indices: Tokens, draws: Draws) -> Pairs:
         """Return the A pairs of each item."""
@@ -234,64 +277,4 @@ class SpanViews(ViewSource):
             identity = np.repeat(documents.identities(numbers), s.anchors)
         else:
             identity = content_hashes(texts.select(np.arange(0, len(texts), each)))
-        return Pairs(texts, identity, np.zeros(0, np.int64), document=owners, spans=spans)
-
-    def _needs(self) -> str:
-        s = self.settings
-        what = f"{s.anchors} anchors" if s.anchors > 1 else "an anchor"
-        return f"{s.least_length} tokens that --views span with {what} of up to {s.high} needs"
-
-    def _raise_short(self, number: int) -> None:
-        documents = self.documents
-        raise UserError(
-            f"{documents.name}: document {number + 1} (line {documents.first_line(number)}) has {documents.lengths[number]} "
-            f"tokens, fewer than the {self._needs()}; give a smaller max or fewer anchors, or --short-documents clip or skip"
-        )
-
-    def _raise_all_short(self, short: str) -> None:
-        documents = self.documents
-        raise UserError(
-            f"{documents.name}: all {len(documents)} documents are too short: the longest has {documents.lengths.max()} tokens "
-            f"of the {self._needs()}; give a smaller max or fewer anchors"
-            + (", or --short-documents clip" if short == "skip" else "")
-            + "; if each line is a document, --document-boundary line; else separate the documents by blank lines"
-        )
-
-    def _log(self, short: str, count: int) -> None:
-        if not count:
-            return
-        dropped = len(self.documents) - len(self.items)
-        logger.info(
-            "%s: %d of %d documents have fewer than the %s: %d clipped, %d left out",
-            self.documents.name, count, len(self.documents), self._needs(), count - dropped, dropped,
-        )  # fmt: skip
-
-
-def build_span_views(
-    documents: Documents,
-    *,
-    short_documents: str,
-    same_document_negatives: str,
-    tokens_per_sample: int,
-    **knobs: Any,
-) -> SpanViews:
-    """Build the view source from the spec's knobs and the task's settings.
-
-    Raises:
-        UserError: knobs contradict each other or the task's settings.
-    """
-    low, high = knobs.pop("min"), knobs.pop("max")
-    if low > high:
-        raise UserError(f"--views span:min={low},max={high}: min must not be above max")
-    if high > tokens_per_sample:
-        raise UserError(
-            f"--views span:max={high}: --tokens-per-sample {tokens_per_sample} would cut such spans; give it {high + FRAME} to "
-            f"hold them with <s> and </s>, or span:max={tokens_per_sample - FRAME}"
-        )
-    settings = SpanSettings(low=low, high=high, **knobs)
-    if low < settings.least_span:
-        raise UserError(
-            f"--views span:min={low},strategy={settings.strategy}: spans that partly overlap have 2 tokens or more"
-        )
-    exclude = str(same_document_negatives) == "exclude"
-    return SpanViews(documents, settings, short=str(short_documents), contrast_documents=exclude)
+        return Pairs(texts, identity, document=owners, spans=spans)

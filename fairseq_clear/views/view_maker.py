@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_clear.augmentations.base import merge_rows
+from fairseq_clear.augmentations.base import apply_by_row
 from fairseq_clear.augmentations.chain import Augmented, Chain, unchanged
 from fairseq_clear.seeding import Draws, Floats
 from fairseq_clear.tokens import Ragged, Tokens
@@ -80,8 +80,10 @@ class ViewMaker:
             draws = Draws.of(self.seed, epochs, np.repeat(indices, texts), number + 1)
             if self.only_positives:
                 role = number % pairs.each
-                chosen = np.flatnonzero((role > 0) & (role <= source.positives))
-                augmented = self._augment_some(pairs.texts, chosen, draws)
+                is_positive = ((role > 0) & (role <= source.positives)).astype(np.int64)
+                augmented = Augmented(
+                    *apply_by_row(pairs.texts, draws, is_positive, (lambda texts, _: unchanged(texts), self.augment))
+                )
             else:
                 augmented = self.augment(pairs.texts, draws, traced=traced)
         item = np.repeat(np.arange(len(indices)), anchors)
@@ -106,17 +108,6 @@ class ViewMaker:
     def pairs(self, indices: Tokens, epoch: Any) -> Pairs:
         """Return the texts that form the pairs of items, without augmentation."""
         return self.source.pairs(indices, Draws.of(self.seed, epoch, indices, 0).fold(0))
-
-    def _augment_some(self, texts: Ragged, chosen: Tokens, draws: Draws) -> Augmented:
-        """Augment only the rows ``chosen``."""
-        made, rest = self.augment(texts.select(chosen), draws.select(chosen)), np.delete(np.arange(len(texts)), chosen)
-        kept = texts.select(rest)
-        views, source = merge_rows(
-            texts, [(chosen, made.views, made.source), (rest, kept, np.arange(len(kept.tokens)))]
-        )
-        words, substituted = np.zeros((2, len(texts)), np.int64)
-        words[chosen], substituted[chosen] = made.words, made.substituted
-        return Augmented(views, source, words, substituted)
 
     def longest(self) -> Tokens:
         """Upper bounds of the views' lengths over all epochs: (items, views)."""

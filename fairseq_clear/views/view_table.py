@@ -20,26 +20,23 @@ from fairseq_clear.views.sentence_pair_views import (
     NeighborViews,
     TitleViews,
 )
-from fairseq_clear.views.span_views import SPAN_KNOBS, build_span_views
-from fairseq_clear.views.view_source import Pairs, TokenSource, ViewSource, read_rows
+from fairseq_clear.views.span_views import SPAN_KNOBS, SpanViews
+from fairseq_clear.views.view_source import Pairs, TokenSource, ViewSource
 
 
 class SameText(ViewSource):
     """``same``: the sequence itself, twice (CLEAR section 3.1, SimCSE)."""
 
-    mlm_input: TokenSource
-    mlm_reads_anchors = True
-
     def __init__(self, texts: TokenSource) -> None:
-        self.mlm_input = texts
+        self.texts = texts
         sizes = np.asarray(texts.sizes)
         self.text_lengths = np.broadcast_to(sizes[:, None], (len(sizes), 2))  # not a copy, to save memory
 
     def pairs(self, indices: Tokens, draws: Draws) -> Pairs:
         """Return each text twice; nothing is random."""
-        texts = read_rows(self.mlm_input, indices)
+        texts = self.texts.rows(indices)
         twice = texts.select(np.repeat(np.arange(len(texts)), 2))
-        return Pairs(twice, content_hashes(texts), np.zeros(0, np.int64))
+        return Pairs(twice, content_hashes(texts))
 
 
 @dataclass(frozen=True)
@@ -93,7 +90,7 @@ VIEWS: dict[str, ViewSourceKind] = {
         settings=("tokens_per_sample",),
     ),
     "span": ViewSourceKind(
-        build_span_views,
+        SpanViews,
         SPAN_KNOBS,
         "anchor spans of a document, each with positive spans near it (DeCLUTR section 3.1)",
         needs_documents=True,
@@ -102,17 +99,17 @@ VIEWS: dict[str, ViewSourceKind] = {
 }
 
 
-def find_view_source(spec: str, *, flag: str = "--views") -> tuple[ViewSourceKind, Step]:
+def find_view_source(spec: str) -> tuple[ViewSourceKind, Step]:
     """Return the entry that a spec names, and the parsed spec.
 
     Raises:
         UserError: there is no such source, or the spec is a chain.
     """
-    chains = parse_spec(spec, flag=flag)
+    chains = parse_spec(spec, flag="--views")
     if len(chains) != 1 or len(chains[0]) != 1:
-        raise UserError(f"{flag} {spec}: give one view source; valid are {', '.join(VIEWS)}")
+        raise UserError(f"--views {spec}: give one view source; valid are {', '.join(VIEWS)}")
     step = chains[0][0]
-    check_name(step, VIEWS, flag=flag)
+    check_name(step, VIEWS, flag="--views")
     return VIEWS[step.name], step
 
 
@@ -136,7 +133,5 @@ def build_view_source(
     kind, step = find_view_source(spec)
     knobs = check_knobs(step, kind.knobs, flag="--views", allow_values=bool(kind.values))
     if kind.values:
-        if aligned is None:
-            raise UserError(f"--views {spec}: needs the aligned texts of a data folder; give --data-bin")
         return kind.build(texts, aligned=aligned, names=step.values, **knobs)
     return kind.build(texts, **{name: (settings or {})[name] for name in kind.settings}, **knobs)

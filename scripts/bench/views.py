@@ -33,7 +33,6 @@ from texts import documents, generate, make_words, neighbours
 from fairseq_clear.cli.main import main as main_of_cli
 from fairseq_clear.lifecycle import Needs
 from fairseq_clear.text.data_folders import load_tokenizer
-from fairseq_clear.views.view_source import read_rows
 
 PEER_AIM = ">= 10"
 DOCUMENT_WORDS, LINE_WORDS, LONG = 2_100, 25, 4_096
@@ -117,7 +116,8 @@ def beside_hf(data: Path, size: int, repeats: int) -> list[dict[str, Any]]:
     if not is_installed("transformers"):
         return [missing_row(what, "transformers")]
     dataset = items_of(data, "--augment", "del-word", mlm=True)
-    rows = [dataset.texts[index].tolist() for index in range(len(dataset))]
+    texts = dataset.view_maker.source.texts.rows(np.arange(len(dataset)))
+    rows = [texts[row].tolist() for row in range(len(texts))]
     collate = hf_masks(1 + max(map(max, rows)))
 
     def theirs(_: int) -> None:
@@ -180,12 +180,13 @@ def on_documents(data: Path, texts: list[str], repeats: int) -> list[dict[str, A
         ("neighbor:sentences=40", ("--views", "neighbor:sentences=40", "--augment", "none")),
     ):
         dataset = items_of(data, *recipe, "--tokens-per-sample", str(LONG))
-        source = dataset.view_maker.source.mlm_input
+        source, items = dataset.view_maker.source, np.arange(len(dataset))
 
-        def copy(_: int, source: Any = source) -> None:
-            for batch in batches(np.arange(len(source)), 16):
+        def copy(_: int, source: Any = source, items: np.ndarray = items) -> None:
+            for batch in batches(items, 16):
                 for _ in range(2):
-                    read_rows(source, batch).padded(1)
+                    texts = source.texts.rows(batch) if hasattr(source, "texts") else source.pairs(batch).anchors()
+                    texts.padded(1)
 
         aim = ">= 0.33"
         rows.append(compare_views(what, batches_of(dataset, 16), copy, 2 * len(dataset), "a plain copy", aim, repeats))

@@ -25,7 +25,7 @@ ROWS = {
 }
 IS_WORD_START = np.array([True, True, True, False] + [piece in STARTS for piece in range(4, VOCABULARY)])
 TABLE = SynonymTable.build(ROWS, IS_WORD_START)
-SYMBOLS = Symbols(bos=BOS, eos=EOS, pad=PAD, delete=DELETE, unk=UNK, mask=MASK, synonyms=TABLE)
+SYMBOLS = Symbols(bos=BOS, eos=EOS, pad=PAD, delete=DELETE, mask=MASK, synonyms=TABLE)
 
 PIECES = st.sampled_from([EOS, PAD, UNK, MASK, 4, 4, 5, 8, 10, 11, *STARTS, 14, 14, 15, 16, *INNER])
 CONTENTS = st.one_of(

@@ -206,11 +206,8 @@ def test_swap_and_deletion_need_no_rows(tokens, seed, ops):
 def test_an_operation_that_draws_synonyms_needs_the_table():
     for ops, needs in {"sr": True, "rs-ri": True, "sr-ri-rs-rd": True, "rs-rd": False, "rd": False}.items():
         bare = replace(SYMBOLS, synonyms=None)
-        chain = build_augmentation(f"del-word/eda:ops={ops}", bare, allow_missing_synonyms=True)
+        chain = build_augmentation(f"del-word/eda:ops={ops}", bare)
         assert (chain.needs_words, chain.needs_synonyms) == (True, needs)
-        if needs:
-            with pytest.raises(UserError, match=f"ops={ops}.*fairseq-clear synonyms"):
-                build_augmentation(f"del-word/eda:ops={ops}", bare)
     mixed = make_view(build_augmentation("subs:ratio=0+eda:ops=rd,alpha=0", SYMBOLS), [4, 12], np.random.default_rng(1))
     assert mixed.words == 4, "with steps that draw synonyms, its words count as before"
 

@@ -6,8 +6,9 @@ from scipy.stats import chisquare
 
 from fairseq_clear.augmentations.chain import build_augmentation
 from fairseq_clear.augmentations.span_masking import mask_span
+from fairseq_clear.tokens import Ragged
 from fairseq_clear.views.view_maker import ViewMaker
-from fairseq_clear.views.view_source import RawInstance
+from fairseq_clear.views.view_source import Pairs
 from tests.augmentations.cases import MASK, SYMBOLS, array, one
 from tests.views.test_view_maker import TEXT, ShiftedPairs
 
@@ -38,9 +39,12 @@ class WithNegatives(ShiftedPairs):
 
     negatives, text_lengths = 1, np.full((5, 12), len(TEXT))
 
-    def __call__(self, index, rng):
-        pairs = super().__call__(index, rng)
-        return [RawInstance(pair.anchor, pair.positives, pair.identity, negatives=(TEXT[::-1],)) for pair in pairs]
+    def pairs(self, indices, draws):
+        pairs = super().pairs(indices, draws)
+        rows = [
+            row for n in range(len(pairs.identity)) for row in (*(pairs.texts[3 * n + k] for k in range(3)), TEXT[::-1])
+        ]
+        return Pairs(Ragged.of(rows), pairs.identity, np.zeros(len(pairs.identity), np.int64))
 
 
 def test_only_the_positives_of_a_pair():

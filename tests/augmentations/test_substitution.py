@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from fairseq_clear.augmentations.substitution import SynonymTable, count_words, substitute_words
+from fairseq_clear.augmentations import SynonymTable
+from fairseq_clear.augmentations.substitution import count_words, substitute_words
 from fairseq_clear.tokens import Ragged
 from tests.augmentations.cases import (
     CONTENTS,

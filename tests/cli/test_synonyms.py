@@ -39,7 +39,7 @@ def test_the_table_serves_the_augmentation(folder):
     run(folder)
     symbols = read_dictionary(folder / "dict.txt")
     table = load_synonyms(folder / "synonyms.npz", folder / "dict.txt")
-    chain = build_augmentation("subs:ratio=1", Symbols(0, 2, 1, len(symbols) + 1, 3, len(symbols), table))
+    chain = build_augmentation("subs:ratio=1", Symbols(0, 2, 1, len(symbols) + 1, len(symbols), table))
     text = [0, *map(symbols.index, WORDS[:4]), 2]
     tokens = [symbols[token] for token in make_view(chain, text, np.random.default_rng(1)).tokens]
     assert tokens[1] in WORDS[1:4] and tokens[2] == WORDS[2] and tokens[3:5] == WORDS[2:4]

@@ -15,10 +15,11 @@ from fairseq_cli import preprocess
 
 from fairseq_clear.data.batch import Batch, Examples, collate
 from fairseq_clear.errors import UserError
-from fairseq_clear.text.documents import content_hash
+from fairseq_clear.text.documents import LoadedLines, MappedLines
 from fairseq_clear.tokens import Ragged
 from tests.conftest import WORDS, sentences
 from tests.training import build, instances, rows_of
+from tests.views.cases import content_hash
 
 pytestmark = pytest.mark.slow
 
@@ -266,24 +267,26 @@ def test_long_texts_are_split_and_nothing_is_lost(
 @pytest.mark.parametrize("mode", MODES)
 def test_texts_are_the_same_one_by_one_and_together(mode: str, limit: str, data_bin: Path) -> None:
     """In order, out of order and twice, of memory-mapped data and of other."""
-    texts = build(data_bin, "--sample-break-mode", mode, "--tokens-per-sample", limit)[1].texts
-    assert texts.mapped is not None
+    task = build(data_bin, "--sample-break-mode", mode, "--tokens-per-sample", limit)[0].task
+    texts = task.load_sentences("train")
+    assert isinstance(texts.text, MappedLines)
     indices = np.append(np.random.default_rng(1).permutation(len(texts)), [3, 3])
     for _ in range(2):
         rows = texts.rows(indices)
         assert [rows[row].tolist() for row in range(len(rows))] == [texts[index].tolist() for index in indices.tolist()]
         assert len(texts.rows(indices[:0])) == 0
-        texts.mapped = None
+        texts.text = LoadedLines(data_utils.load_indexed_dataset(str(data_bin / "train"), task.dictionary))
 
 
 def test_aligned_texts_are_the_same_one_by_one_and_together(paired_bin: Path) -> None:
     for limit in ("5", "64"):
         data = build(paired_bin, "--views", "paraphrase:original,bt", "--tokens-per-sample", limit)[1]
         for texts in data.view_maker.source.sources:
-            assert texts.mapped is not None
-            rows = texts.rows(np.arange(len(texts))[::-1])
+            assert isinstance(texts.text, MappedLines)
+            order = np.arange(len(texts.sizes))[::-1]
+            rows = texts.rows(order)
             assert [rows[row].tolist() for row in range(len(rows))] == [
-                texts[index].tolist() for index in range(len(texts))[::-1]
+                texts.rows(order[row : row + 1]).tokens.tolist() for row in range(len(rows))
             ]
 
 

@@ -115,7 +115,7 @@ def test_other_negatives_and_synonyms_are_other_data(data_bin: Path, tmp_path: P
     (data / "synonyms.npz").write_bytes(b"one")
 
     def files(augment: str) -> list[Any]:
-        chain = build_augmentation(augment, Symbols(0, 2, 1, 4, 3, 4), allow_missing_synonyms=True)
+        chain = build_augmentation(augment, Symbols(0, 2, 1, 4, 4))
         found = run_record._files(configuration(data, "--augment", augment, "--hard-negatives", "worse"), chain)
         return [found["data"]["hash"], (found.get("synonyms") or {}).get("hash")]
 

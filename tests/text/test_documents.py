@@ -1,7 +1,5 @@
-"""Documents are those of the text, wherever its files are; spans are cut from the map; the index is kept, renewed, shared."""
+"""Documents are those of the text, wherever its files are; spans are cut from the map."""
 
-import logging
-import os
 import pickle
 
 import numpy as np
@@ -11,24 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.text import documents as documents_module
 from fairseq_clear.text.documents import (
     Documents,
     Lines,
     documents_of,
     find_documents,
-    index_path,
-    load_document_index,
 )
 from tests.views.documents_of_text import BOS, EOS, binarize, in_memory, numbered_lines
 
 SHAPES = st.lists(st.integers(0, 4), max_size=30)
-
-
-def sizes_of(prefix, shape):
-    """The lengths of lines newly binarized; a copy, as the data set closes its files when it goes."""
-    dataset = binarize(prefix, numbered_lines(shape))
-    return dataset.sizes.copy()
 
 
 def slow_documents(shape, boundary):
@@ -45,13 +34,11 @@ def slow_documents(shape, boundary):
     return found
 
 
-@given(SHAPES, st.sampled_from(["blank", "line"]), st.integers(1, 7))
+@given(SHAPES, st.sampled_from(["blank", "line"]))
 @settings(max_examples=300, deadline=None)
-def test_boundaries(shape, boundary, chunk):
+def test_boundaries(shape, boundary):
     sizes = np.array([length + 1 for length in shape], np.int32)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(documents_module, "CHUNK_LINES", chunk)
-        bounds = find_documents(sizes, boundary)
+    bounds = find_documents(sizes, boundary)
     assert bounds.dtype == np.int64 and bounds.shape[1:] == (2,)
     assert [tuple(pair) for pair in bounds.tolist()] == slow_documents(shape, boundary)
 
@@ -134,48 +121,3 @@ def test_binarized_data(tmp_path, dtype):
             assert [spans[number].tolist() for number in numbers] == expected and spans.tokens.dtype == np.int64
             assert len(set(copy.identities(numbers).tolist())) == len(expected)
     assert len(pickle.dumps(documents)) < 5000, "the tokens stay in their files"
-    assert sorted(path.name for path in tmp_path.glob("*.npy")) == [
-        "train.documents-blank.npy",
-        "train1.documents-blank.npy",
-    ]
-
-
-def test_the_index_is_kept_and_renewed(tmp_path, monkeypatch):
-    prefix = tmp_path / "train"
-    sizes = sizes_of(prefix, [3, 0, 2])
-    expected = [[0, 1], [2, 3]]
-    first = load_document_index(prefix, sizes)
-    assert isinstance(first, np.memmap) and first.tolist() == expected
-    with monkeypatch.context() as patch:
-        patch.setattr(documents_module, "find_documents", None)  # would raise if called
-        assert load_document_index(prefix, sizes).tolist() == expected
-    assert load_document_index(prefix, sizes, "line").tolist() == [[0, 1], [2, 3]]
-    assert index_path(prefix, "line").exists()
-    # new data of the same length in bytes, at another time
-    sizes = sizes_of(prefix, [3, 1, 1])
-    os.utime(f"{prefix}.idx", ns=(1, 1))
-    assert load_document_index(prefix, sizes).tolist() == [[0, 3]]
-    # cut short, altered, or something else
-    place = index_path(prefix, "blank")
-    whole = place.read_bytes()
-    for damage in (whole[:-8], b"", b"text", whole[:-24]):
-        place.write_bytes(damage)
-        assert load_document_index(prefix, sizes).tolist() == [[0, 3]]
-        assert place.read_bytes() == whole
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
-
-
-def test_a_folder_that_cannot_be_written_to(tmp_path, monkeypatch, caplog):
-    prefix = tmp_path / "train"
-    sizes = sizes_of(prefix, [3, 0, 2])
-
-    def full(file, array):
-        file.write(b"half")
-        raise OSError(28, "No space left on device")
-
-    caplog.set_level(logging.INFO)
-    with monkeypatch.context() as patch:
-        patch.setattr(np, "save", full)
-        assert load_document_index(prefix, sizes).tolist() == [[0, 1], [2, 3]]
-    assert "No space left on device" in caplog.text and "is kept in memory" in caplog.text
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["train.bin", "train.idx"]

@@ -1,12 +1,31 @@
 """What a view source makes of one item."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from fairseq_clear.seeding import Draws
-from fairseq_clear.views.view_source import RawInstance, ViewSource
+from fairseq_clear.text.documents import content_hashes
+from fairseq_clear.tokens import Ragged, Tokens
+from fairseq_clear.views.view_source import ViewSource
 
 
-def pairs_of(source: ViewSource, index: int, key: int = 0) -> list[RawInstance]:
+def content_hash(tokens: Tokens) -> int:
+    """The identity of one text."""
+    return int(content_hashes(Ragged.of([tokens]))[0])
+
+
+class Pair(NamedTuple):
+    anchor: Tokens
+    positives: list[Tokens]
+    identity: int
+    negatives: list[Tokens]
+    fell_back: int
+    document: int
+    spans: list[tuple[int, int]]
+
+
+def pairs_of(source: ViewSource, index: int, key: int = 0) -> list[Pair]:
     """The pairs of an item, which is between two others in its batch, by the draws of ``key``."""
     items = len(source.text_lengths)
     batch = np.array([items - 1, index, 0])
@@ -24,5 +43,5 @@ def pairs_of(source: ViewSource, index: int, key: int = 0) -> list[RawInstance]:
         spans = [] if pairs.spans is None else [tuple(span) for span in pairs.spans[number].tolist()]
         identity = int(pairs.identity[number])
         assert identity == alone.identity[number - first]
-        found.append(RawInstance(rows[0], positives, identity, negatives, alone.fell_back, document, spans))
+        found.append(Pair(rows[0], positives, identity, negatives, alone.fell_back, document, spans))
     return found

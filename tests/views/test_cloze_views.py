@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.seeding import Draws
-from fairseq_clear.text import documents
 from fairseq_clear.views.view_table import build_view_source
 from tests.text.test_documents import slow_documents
 from tests.views.cases import pairs_of
@@ -60,7 +59,7 @@ def test_every_sentence_once_with_its_context(shape, sides, keep, tokens):
             source(corpus, knobs, tokens)
         return
     views = pickle.loads(pickle.dumps(source(corpus, knobs, tokens)))
-    assert len(views.text_lengths) == len(expected) == len(views.mlm_input)
+    assert len(views.text_lengths) == len(expected)
     for index, (number, left, sentence, right) in enumerate(expected):
         (pair,) = pairs_of(views, index, index)
         (context,) = pair.positives
@@ -78,7 +77,6 @@ def test_every_sentence_once_with_its_context(shape, sides, keep, tokens):
         within = content[low:high]
         assert [within[0], within[-1]] == [context[1], context[-2]]
         assert set(within) - set(context.tolist()) <= set(sentence)
-        assert views.mlm_input[index].tolist() == [BOS, *sentence[: tokens - 2], EOS]
 
 
 def test_by_hand():
@@ -110,8 +108,7 @@ def test_in_chunks(monkeypatch):
     knobs = ("before=1,after=1,keep=0", "before=0,after=2", "before=2,after=0,keep=1")
     expected = [source(in_memory(shape, [1, 1, 0, 2]), one).text_lengths.tolist() for one in knobs]
     assert expected[0] == [[5, 4], [4, 5], [6, 7], [7, 7], [3, 7], [4, 4], [4, 4], [3, 3], [3, 3]]
-    monkeypatch.setattr("fairseq_clear.views.sentence_pair_views.CHUNK_DOCUMENTS", 2)
-    monkeypatch.setattr(documents, "CHUNK_DOCUMENTS", 3)
+    monkeypatch.setattr("fairseq_clear.views.sentence_pair_views.CHUNK_ITEMS", 2)
     assert [source(in_memory(shape, [1, 1, 0, 2]), one).text_lengths.tolist() for one in knobs] == expected
 
 

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.text import documents
 from fairseq_clear.views.view_table import build_view_source
 from tests.text.test_documents import slow_documents
 from tests.views.cases import pairs_of
@@ -55,7 +54,7 @@ def test_every_pair_once(shape, n, tokens):
 def test_in_chunks(monkeypatch):
     shape = [3, 2, 0, 1, 0, 4, 5, 1, 0, 2, 2]
     expected = source(in_memory(shape, [1, 1, 0, 2])).text_lengths
-    monkeypatch.setattr(documents, "CHUNK_DOCUMENTS", 2)
+    monkeypatch.setattr("fairseq_clear.views.sentence_pair_views.CHUNK_ITEMS", 2)
     views = source(in_memory(shape, [1, 1, 0, 2]))
     assert views.text_lengths.tolist() == expected.tolist() == [[5, 4], [6, 7], [7, 3], [4, 4], [3, 3]]
 

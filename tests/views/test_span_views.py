@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.text.documents import content_hash
 from fairseq_clear.views.span_views import STRATEGIES
 from fairseq_clear.views.view_table import build_view_source
-from tests.views.cases import pairs_of
+from tests.views.cases import content_hash, pairs_of
 from tests.views.documents_of_text import BOS, EOS, in_memory, whole_text
 
 SETTINGS = {"short_documents": "clip", "same_document_negatives": "include", "tokens_per_sample": 512}

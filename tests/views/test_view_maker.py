@@ -3,10 +3,10 @@
 import numpy as np
 
 from fairseq_clear.augmentations.chain import build_augmentation
-from fairseq_clear.seeding import Draws, rng_for
+from fairseq_clear.seeding import Draws
 from fairseq_clear.tokens import Ragged
 from fairseq_clear.views.view_maker import ViewMaker
-from fairseq_clear.views.view_source import RawInstance, ViewSource
+from fairseq_clear.views.view_source import Pairs, ViewSource
 from tests.augmentations.cases import BOS, EOS, SYMBOLS, array
 
 TEXT = array([BOS, *range(4, 24), EOS])
@@ -17,9 +17,10 @@ class ShiftedPairs(ViewSource):
 
     positives, anchors, text_lengths = 2, 3, np.full((5, 9), len(TEXT))
 
-    def __call__(self, index, rng):
-        shift = int(rng.integers(3))
-        return [RawInstance(np.roll(TEXT, shift + pair), (TEXT, TEXT[::-1]), pair) for pair in range(3)]
+    def pairs(self, indices, draws):
+        shifts = [int(3 * u) + pair for u in draws.per_row(5) for pair in range(3)]
+        texts = [text for shift in shifts for text in (np.roll(TEXT, shift), TEXT, TEXT[::-1])]
+        return Pairs(Ragged.of(texts), np.tile(np.arange(3), len(indices)))
 
 
 def rows(texts):
@@ -29,10 +30,9 @@ def rows(texts):
 def test_against_the_definition():
     chain = build_augmentation("del-word:ratio=0.5+reorder", SYMBOLS)
     made = ViewMaker(ShiftedPairs(), chain, seed=7, max_tokens=10)(np.array([4, 3, 0]), 2)
-    (key,) = Draws.of(7, 2, np.array([3]), 0).fold(0).key
-    raw = ShiftedPairs()(3, rng_for(int(key)))
-    texts = [text for pair in raw for text in (pair.anchor, *pair.positives)]
-    assert rows(made.pairs.texts)[9:18] == [text.tolist() for text in texts]
+    raw = ShiftedPairs().pairs(np.array([3]), Draws.of(7, 2, np.array([3]), 0).fold(0)).texts
+    texts = [raw[row] for row in range(9)]
+    assert rows(made.pairs.texts)[9:18] == rows(raw)
     expected = []
     for view, text in enumerate(texts, 1):
         expected += rows(chain(Ragged.of([text]), Draws.of(7, 2, np.array([3]), view)).views)
