@@ -1,13 +1,15 @@
-"""Writes the tables that docs/*.md take from the code: ``python scripts/write_tables.py``. ``--check`` only compares them.
+"""Writes what docs/ takes from the code: ``python scripts/write_tables.py``. ``--check`` only compares it.
 
-A table stands between ``<!-- table: NAME -->`` and ``<!-- end of table -->``.
+A table stands between ``<!-- table: NAME -->`` and ``<!-- end of table -->``. The pages of flags are written as a whole.
 """
 
 import argparse
 import ast
+import inspect
+import logging
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -135,6 +137,121 @@ def size_table() -> str:
     return table(["package", "lines before", "files before", "lines", "files"], shown)
 
 
+def command_page() -> str:
+    """Every command of fairseq-clear, from its parser."""
+    from fairseq_clear.cli import COMMANDS
+    from fairseq_clear.cli.main import build_parser
+
+    lines = ["# Commands", "", "The flags of every command, as `fairseq-clear COMMAND --help` prints them.", ""]
+    for name in COMMANDS:
+        parser = subparsers(build_parser(name))[name]
+        lines += [f"## {name}", "", *describe(parser)]
+        for step, nested in subparsers(parser).items():
+            lines += [f"### {name} {step}", "", *describe(nested)]
+    return "\n".join(lines)
+
+
+def subparsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """The parsers of a parser's subcommands."""
+    found = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    return dict(next(found).choices) if any(isinstance(a, argparse._SubParsersAction) for a in parser._actions) else {}
+
+
+def describe(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """Description, flags by group, and examples of one parser."""
+    if parser.description:
+        yield preformatted(parser.description)
+    for group in parser._action_groups:
+        actions = [
+            a for a in group._group_actions if not isinstance(a, argparse._HelpAction | argparse._SubParsersAction)
+        ]
+        if actions:
+            title = (group.title or "").capitalize()
+            yield from [f"**{title}**", ""] if title not in {"Options", "Positional arguments"} else []
+            yield from (item for action in actions for item in definition(parser, action))
+            yield ""
+    if parser.epilog:
+        title, _, examples = parser.epilog.partition("\n")
+        yield from [f"**{title.rstrip(':').capitalize()}**", "", "```bash", inspect.cleandoc(examples), "```", ""]
+
+
+def preformatted(text: str) -> str:
+    """A description: paragraphs as Markdown, aligned lists as preformatted text."""
+    blocks = []
+    for block in inspect.cleandoc(text).split("\n\n"):
+        is_list = block.startswith("  ")
+        blocks.append(f"```text\n{block}\n```\n" if is_list else tagged(block) + "\n")
+    return "\n".join(blocks)
+
+
+def definition(parser: argparse.ArgumentParser, action: argparse.Action) -> Iterator[str]:
+    """One flag as an item of a list."""
+    formatter = argparse.HelpFormatter(parser.prog)
+    if action.option_strings:
+        default = formatter._get_default_metavar_for_optional(action)
+        value = "" if action.nargs == 0 else " " + formatter._format_args(action, default)
+        term = ", ".join(action.option_strings) + value
+    else:
+        term = formatter._format_args(action, formatter._get_default_metavar_for_positional(action))
+    text = formatter._expand_help(action) if action.help else ""
+    yield f"- `{term}`: {tagged(' '.join(text.split())) or '(no further help)'}"
+
+
+def training_page() -> str:
+    """The flags that the plugin gives fairseq-train, from its dataclasses and the model's parser."""
+    import fairseq_clear
+
+    fairseq_clear.register()
+    logging.getLogger().handlers.clear()  # fairseq sets up the root logger, which would repeat what ProperDocs logs
+    logging.getLogger().setLevel(logging.WARNING)
+    from fairseq.criterions import CRITERION_DATACLASS_REGISTRY
+    from fairseq.models import ARCH_MODEL_REGISTRY
+    from fairseq.optim import OPTIMIZER_DATACLASS_REGISTRY
+    from fairseq.tasks import TASK_DATACLASS_REGISTRY
+
+    from fairseq_clear.models.architectures import add_model_flags
+
+    model = argparse.ArgumentParser()
+    add_model_flags(model)
+    archs = ", ".join(f"`{name}`" for name in sorted(ARCH_MODEL_REGISTRY) if name.startswith("clear_"))
+    lines = [
+        "# Training flags",
+        "",
+        "The flags that `--user-dir fairseq_clear` adds to `fairseq-train`. In a hydra file they are settings of the sections",
+        "`task`, `model`, `criterion` and `optimizer`, with `_` in place of `-`. All other flags are fairseq's own:",
+        "`fairseq-train --help` lists them.",
+        "",
+        *("## Task clear_lm", "", *dataclass_flags(TASK_DATACLASS_REGISTRY["clear_lm"])),
+        *(
+            "## Model clear_roberta",
+            "",
+            f"Architectures: {archs}. RoBERTa's own flags work too.",
+            "",
+            *describe(model),
+        ),
+    ]
+    for kind, registry in (("Criterion", CRITERION_DATACLASS_REGISTRY), ("Optimizer", OPTIMIZER_DATACLASS_REGISTRY)):
+        for name in sorted(registry):
+            if name.startswith("clear_"):
+                lines += [f"## {kind} {name}", "", *dataclass_flags(registry[name])]
+    return "\n".join(lines)
+
+
+def dataclass_flags(config: type) -> Iterator[str]:
+    """The flags that fairseq makes of a dataclass, with their defaults."""
+    from fairseq.dataclass.utils import gen_parser_from_dataclass
+
+    parser = argparse.ArgumentParser()
+    gen_parser_from_dataclass(parser, config())
+    for action in parser._actions:
+        if isinstance(action, argparse._HelpAction) or action.help == argparse.SUPPRESS:
+            continue
+        action.help = (action.help or "").replace("%", "%%")
+        shown = action.default not in (None, False, argparse.SUPPRESS, "", "???")
+        (item,) = definition(parser, action)
+        yield f"{item} (default: `{action.default}`)" if shown else item
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "augmentations": augmentation_table,
     "commands": command_table,
@@ -145,6 +262,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "sizes": size_table,
     "views": view_table,
 }
+# Pages that are made of the code alone
+PAGES = {"reference/commands.md": command_page, "reference/training-flags.md": training_page}
 UNCHECKED = {"sizes"}  # changes with every commit
 
 
@@ -162,12 +281,17 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if a table is out of date")
     is_check = parser.parse_args().check
     stale = []
-    for page in sorted((ROOT / "docs").glob("*.md")):
-        text = page.read_text(encoding="utf-8")
-        new = written(text, [name for name in TABLES if not (is_check and name in UNCHECKED)])
+    docs = ROOT / "docs"
+    for page in [*sorted(docs.glob("*.md")), *(docs / name for name in PAGES)]:
+        text = page.read_text(encoding="utf-8") if page.exists() else ""
+        if make := PAGES.get(str(page.relative_to(docs))):
+            new = f"{make().rstrip()}\n"
+        else:
+            new = written(text, [name for name in TABLES if not (is_check and name in UNCHECKED)])
         if new != text:
             stale.append(str(page.relative_to(ROOT)))
             if not is_check:
+                page.parent.mkdir(exist_ok=True)
                 page.write_text(new, encoding="utf-8")
     for page in stale:
         print(f"write_tables: {page}: {'out of date; run make tables' if is_check else 'written'}")

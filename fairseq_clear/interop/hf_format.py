@@ -58,12 +58,6 @@ SETTINGS = {
 ACTIVATIONS = {"gelu": "gelu", "relu": "relu"}
 ACTIVATIONS |= dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), "gelu_accurate")
 THEIR_ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "gelu_accurate": "gelu_new", "gelu_fast": "gelu_new"}
-# Repositories on the hub of models whose usual name has no owner; the first is the example for any other name.
-HUB = {
-    "bert-base-uncased": "google-bert/bert-base-uncased",
-    "roberta-base": "FacebookAI/roberta-base",
-    "distilroberta-base": "distilbert/distilroberta-base",
-}
 
 
 def rename(name: str) -> str:
@@ -157,12 +151,8 @@ def window_of(model: Any) -> int:
 def check_folder(folder: Path) -> None:
     """Raise UserError if there is no folder with a config.json; for the name of a model on the hub, say how to get it."""
     if not folder.is_dir():
-        repository = (
-            str(folder)
-            if re.fullmatch(r"[\w.-]+/[\w.-]+", str(folder))
-            else HUB.get(str(folder), HUB["bert-base-uncased"])
-        )
-        name = repository.partition("/")[2]
+        name = folder.name
+        repository = str(folder) if re.fullmatch(r"[\w.-]+/[\w.-]+", str(folder)) else f"OWNER/{name}"
         raise UserError(
             f"{folder}: no such folder; give a local Hugging Face folder, which is not downloaded here: on a machine with "
             f"network run `hf download {repository} --local-dir {name}`, copy the folder {name} and give its path"

@@ -112,14 +112,13 @@ def _convert(
 
 def write_manifest(folder: Path, kind: str, files: list[str], imported: dict[str, Any]) -> None:
     """Write ``clear.json`` for a folder with a tokenizer and a vocabulary but no text; ``imported`` describes the model."""
-    content = {
+    written = {
         "format": CLEAR_FORMAT,
         "tokenizer": {"kind": kind, "files": files, "id_offset": None},
         "vocabulary_hash": hash_file(folder / DICTIONARY),
         "imported": imported,
-        "versions": versions(),
     }
-    write_json(folder / CLEAR_JSON, content)
+    write_json(folder / CLEAR_JSON, written | {"versions": versions()})
 
 
 def _describe_settings(settings: SentenceSettings) -> list[str]:
@@ -127,7 +126,7 @@ def _describe_settings(settings: SentenceSettings) -> list[str]:
     parts = ["vectors of length 1"] if settings.normalized else []
     parts += [f"texts of at most {settings.max_length} tokens"] if settings.max_length else []
     if prompts := [name for name, prompt in (settings.config.get("prompts") or {}).items() if prompt]:
-        parts.append(f"prompts {', '.join(prompts)} (for the export; they are not added to texts here)")
+        parts.append(f"prompts {', '.join(prompts)}")
     return [f"as in the folder: {'; '.join(parts)}"] if parts else []
 
 

@@ -13,7 +13,6 @@ from fairseq_clear.interop.hf_format import window_of
 from fairseq_clear.patches.checkpoint_files import read_checkpoint
 from fairseq_clear.text.data_folders import CLEAR_JSON, read_clear_json
 
-LIBRARIES = {"sentence-transformers": "sentence-transformers", "hf": "transformers", "fairseq": "fairseq"}
 USE = {
     "sentence-transformers": """\
 from sentence_transformers import SentenceTransformer
@@ -60,13 +59,12 @@ def model_card(
         UserError: ``scores`` is not such a report.
     """
     args, window = loaded.model.args, window_of(loaded.model)
-    before, newline, last = USE[form].rpartition("\n")
-    use = before + newline + (GLOBAL if window else "") + last
+    use = USE[form].replace("states =", f"{GLOBAL}states =") if window else USE[form]
     attention = f", attention window {window}" if window else ""
     trained = f"{loaded.updates:,} updates" if loaded.updates else "imported, without further training"
     return f"""\
 ---
-library_name: {LIBRARIES[form]}
+library_name: {"transformers" if form == "hf" else form}
 pipeline_tag: sentence-similarity
 tags: [sentence-similarity, feature-extraction, fairseq_clear]
 ---

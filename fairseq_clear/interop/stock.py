@@ -101,8 +101,7 @@ def compare_stock(loaded: LoadedModel, checkpoint: Path, folder: Path, hint: str
     task = argparse.Namespace(source_dictionary=dictionary)
     stock = RobertaModel.build_model(argparse.Namespace(**settings), task).eval()
     stock.load_state_dict(state["model"], strict=True)
-    # one of them may have extended positions
-    length = min(LENGTH, int(loaded.model.max_positions()), int(stock.max_positions()))
+    length = min(LENGTH, int(loaded.model.max_positions()))
     tokens = torch.randint(
         dictionary.nspecial, len(dictionary), (ROWS, length), generator=torch.Generator().manual_seed(1)
     )
