@@ -13,11 +13,11 @@ from fairseq.data.data_utils import load_indexed_dataset
 from fairseq_clear.text.tokenizers import Gpt2Tokenizer
 from fairseq_clear.text.vocabulary import build_dictionary
 from tests import zygote
-from tests.conftest import ROOT
+from tests.conftest import ROOT, load_file
 from tests.interop.folders import NEEDS_HF
 from tests.interop.test_archive import write_archive
 from tests.preparation.corpora import gpt2_files
-from tests.test_quickstart import documentation, shell, updates
+from tests.test_quickstart import shell, updates
 
 pytestmark = [pytest.mark.slow, NEEDS_HF]
 
@@ -101,9 +101,9 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Reader:
     folder = tmp_path_factory.mktemp("checkout")
     for name in ("fairseq_clear", "scripts"):
         (folder / name).symlink_to(ROOT / name)
-    documents = documentation()[::9]
+    documents = load_file(ROOT / "scripts/sample.py").documentation()[::9]
     for split, part in (("train", documents[:-20]), ("valid", documents[-20:])):
-        (folder / f"{split}.txt").write_text("\n\n".join("\n".join(lines) for lines in part) + "\n")
+        (folder / f"{split}.txt").write_text("\n\n".join(part) + "\n")
     write_archive(folder / "roberta.base", *gpt2_files(folder), max_positions=130)
     with tarfile.open(folder / "roberta.base.tar.gz", "w:gz") as tar:
         tar.add(folder / "roberta.base", "roberta.base")

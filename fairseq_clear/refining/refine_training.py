@@ -14,6 +14,7 @@ from typing import Any
 
 import fairseq_clear
 from fairseq_clear.errors import UserError
+from fairseq_clear.files import write_errors
 from fairseq_clear.output_folder import signals_raise
 from fairseq_clear.preparation.prepare_settings import PrepareSettings
 from fairseq_clear.processes import die_with_parent
@@ -100,6 +101,7 @@ def train(training: Training, flags: list[str], title: str) -> list[dict[str, An
     path, records, last = training.save_dir / "train.log", [], -math.inf
     environment = {**os.environ, "PYTHONWARNINGS": "ignore", "PYTHONUNBUFFERED": "1"}
     with (
+        write_errors(path, "--dest"),  # also when the last lines of the log are written
         signals_raise(),
         open(path, "a", encoding="utf-8") as log,
         subprocess.Popen(

@@ -10,12 +10,14 @@ import pytest
 
 from tests.conftest import ROOT
 
+READ = ("requirements.txt", "setup.py", "scripts/install.sh", "scripts/sample.py")
+
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """What the installer reads, and a python that says which version it is and fails at anything else."""
     (tmp_path / "scripts").mkdir()
-    for name in ("requirements.txt", "setup.py", "scripts/install.sh"):
+    for name in READ:
         shutil.copy(ROOT / name, tmp_path / name)
     return tmp_path
 
@@ -42,7 +44,7 @@ def test_other_pythons_are_an_error(version: str, checkout: Path) -> None:
 
 
 def test_a_second_call_does_nothing_until_the_pins_change(checkout: Path) -> None:
-    parts = [(checkout / name).read_bytes() for name in ("requirements.txt", "setup.py", "scripts/install.sh")]
+    parts = [(checkout / name).read_bytes() for name in READ]
     (checkout / ".venv").mkdir()
     (checkout / ".venv" / ".installed").write_text(hashlib.sha256(b"".join([*parts, b"3.11\n"])).hexdigest() + "\n")
     assert install(checkout, "3.11").returncode == 0

@@ -14,8 +14,8 @@ from tests.views.cases import pairs_of
 from tests.views.documents_of_text import BOS, EOS, in_memory, numbered_lines, whole_text
 
 
-def source(documents, sentences=1, tokens=512):
-    return build_view_source(f"neighbor:sentences={sentences}", documents, settings={"tokens_per_sample": tokens})
+def source(documents, sentences=1):
+    return build_view_source(f"neighbor:sentences={sentences}", documents, settings={"tokens_per_sample": 512})
 
 
 def slow_pairs(shape, n):
@@ -28,24 +28,21 @@ def slow_pairs(shape, n):
     return pairs
 
 
-@given(st.lists(st.integers(0, 5), min_size=1, max_size=40).filter(any), st.integers(1, 4), st.sampled_from([4, 512]))
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=40).filter(any), st.integers(1, 4))
 @settings(max_examples=300, deadline=None)
-def test_every_pair_once(shape, n, tokens):
+def test_every_pair_once(shape, n):
     expected, corpus = slow_pairs(shape, n), in_memory(shape)
     if not expected:
         with pytest.raises(UserError, match=f"no document has {2 * n} sentences"):
             source(corpus, n)
         return
-    views = source(corpus, n, tokens)
-    assert len(views.mlm_input) == len(expected)
+    views = source(corpus, n)
     assert len(views.text_lengths) == len(expected)
     for index, (number, one, other) in enumerate(expected):
         (pair,) = pairs_of(views, index, index)
         (positive,) = pair.positives
         assert pair.anchor.tolist() == [BOS, *one, EOS] and positive.tolist() == [BOS, *other, EOS]
         assert views.text_lengths[index].tolist() == [len(one) + 2, len(other) + 2]
-        assert views.mlm_input[index].tolist() == [BOS, *one[: tokens - 2], EOS]
-        assert views.mlm_input.sizes[index] == min(len(one) + 2, tokens)
         assert (pair.document, pair.identity) == (number, corpus.identities(np.array([number]))[0])
         content = whole_text(corpus, number)
         assert [content[begin:end] for begin, end in pair.spans] == [one, other]
