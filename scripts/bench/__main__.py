@@ -32,7 +32,6 @@ BENCHES = (
     "prepare",
     "growth",
     "criterions",
-    "back_translation",
     "longformer",
     "retrieval",
     "refine",
