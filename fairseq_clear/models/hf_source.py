@@ -94,20 +94,25 @@ def read_source(folder: Path, settings: dict[str, Any]) -> HfSource:
         if type(config) in transformers.AutoModelForMaskedLM._model_mapping:
             head, info = transformers.AutoModelForMaskedLM.from_pretrained(str(folder), **options)
             unread.append(set(info["unexpected_keys"]))
-            wrong += [name for name, *_ in info.get("mismatched_keys") or ()]
+            wrong += _mismatched(info)
             prefix = f"{head.base_model_prefix}."
             if any(not name.startswith(prefix) for name in info["missing_keys"]):
                 head = None  # of a folder without one, it was initialised at random
         base, info = transformers.AutoModel.from_pretrained(str(folder), **options)
         unread.append(set(info["unexpected_keys"]))
         missing = [name for name in info["missing_keys"] if "pooler" not in name.split(".")]
-        wrong += [*missing, *(name for name, *_ in info.get("mismatched_keys") or ())]
+        wrong += [*missing, *_mismatched(info)]
         if any(name.startswith("decoder.") for name in missing):  # the encoder of a T5, saved alone
             raise UserError(f"{folder}: holds half of a {config.model_type} that decodes; an encoder is needed")
         if wrong:
             raise UserError(f"{folder}: its weights do not fit its config.json ({wrong[0]})")
         has_pooler = getattr(base, "pooler", None) is not None and len(missing) == len(info["missing_keys"])
         return _join(base, head, base.pooler if has_pooler else None, sorted(set.intersection(*unread)))
+
+
+def _mismatched(info: dict[str, Any]) -> list[str]:
+    """Names of the weights of another shape; transformers 4 gives names alone, 5 also the shapes."""
+    return [found if isinstance(found, str) else found[0] for found in info.get("mismatched_keys") or ()]
 
 
 def build_source(described: str, settings: dict[str, Any]) -> HfSource:
