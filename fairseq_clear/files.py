@@ -298,6 +298,8 @@ def write_errors(path: str | Path, flag: str = "--output") -> Iterator[None]:
     """Turn an OSError of the block into a UserError that names the flag and the file to write."""
     try:
         yield
+    except BrokenPipeError:  # of standard output, whose reader has gone
+        raise
     except OSError as error:
         raise UserError(f"{flag} {path}: cannot write it ({error.strerror or error})") from None
 

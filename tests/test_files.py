@@ -7,7 +7,7 @@ import pytest
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.sts_data import read_columns
-from fairseq_clear.files import check_output_file, corpus_file, read_lines, read_text_lines
+from fairseq_clear.files import check_output_file, corpus_file, read_lines, read_text_lines, write_errors
 from fairseq_clear.preparation.back_translation.translating import count_lines
 
 
@@ -69,3 +69,17 @@ def test_output_files_are_checked_beforehand(tmp_path):
         check_output_file(tmp_path / "no" / "r.json", overwrite=True)
     with pytest.raises(UserError, match="exists already"):
         check_output_file(tmp_path, overwrite=True)
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), BrokenPipeError(32, "Broken pipe")])
+def test_errors_of_writing_name_the_file_but_not_those_of_a_closed_pipe(error):
+    with pytest.raises((UserError, BrokenPipeError)) as raised, write_errors("train.log", "--dest"):
+        raise error
+    said = (
+        "Broken pipe"
+        if isinstance(error, BrokenPipeError)
+        else "--dest train.log: cannot write it (No space left on device)"
+    )
+    assert str(raised.value).endswith(said) and isinstance(raised.value, BrokenPipeError) == isinstance(
+        error, BrokenPipeError
+    )

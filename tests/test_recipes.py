@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 from fairseq_clear.augmentations.synonym_table import SynonymTable
 from fairseq_clear.files import hash_file
 from fairseq_clear.text.synonym_files import save_synonyms
-from tests.conftest import ROOT, run, tool
+from tests.conftest import ROOT, load_file, run, tool
 
 pytestmark = pytest.mark.slow
 
@@ -107,6 +107,13 @@ def test_every_row_of_clear_differs_from_roberta_in_what_is_studied_alone(settin
     for name, studied in CLEAR_BASELINES.items():
         assert differences(name) == studied
     assert {path.stem for path in base.parent.glob("ablation/*.yaml")} == {*CLEAR_VIEWS, *CLEAR_BASELINES} - {None}
+
+
+def test_every_row_that_is_measured_is_a_row_of_clear() -> None:
+    """A row of measure.py names an ablation, or the augmentation of base_256gpu itself."""
+    measured = {row for row, _ in load_file(ROOT / "examples/clear/measure.py", "clear_measure").ROWS.values()}
+    own = CLEAR_VIEWS[None]
+    assert measured == ({*CLEAR_VIEWS, *CLEAR_BASELINES} - {None}) | {own}
 
 
 def test_the_schedule_of_clear_is_that_of_the_paper() -> None:

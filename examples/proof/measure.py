@@ -50,7 +50,7 @@ Scores = dict[str, float]
 
 @dataclass(frozen=True)
 class Ours:
-    """A recipe of refine, as a training of so many seconds."""
+    """A recipe of refine, trained for a number of seconds."""
 
     recipe: str
     encoder: Path
@@ -80,7 +80,7 @@ class Ours:
 
 @dataclass(frozen=True)
 class Theirs:
-    """A loss of sentence-transformers, as a training of so many seconds."""
+    """A loss of sentence-transformers, trained for a number of seconds."""
 
     kind: str
     encoder: Path  # the Hugging Face folder

@@ -92,7 +92,7 @@ def _fitting(growth: Tokens, rows: Tokens, budgets: Tokens) -> npt.NDArray[np.bo
 def _splice(
     texts: Ragged, words: Words, chosen: Tokens, alternatives: Tokens, piece_counts: Tokens, table: SynonymTable
 ) -> tuple[Ragged, Tokens]:
-    """Replace the words ``chosen`` (K,) by ``alternatives`` (K,) of so many pieces (K,)."""
+    """Replace the words ``chosen`` (K,) by ``alternatives`` (K,), which have ``piece_counts`` (K,) pieces."""
     lengths = words.lengths.copy()  # (W,)
     lengths[chosen] = piece_counts
     ends = lengths.cumsum()

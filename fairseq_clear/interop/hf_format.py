@@ -151,11 +151,10 @@ def window_of(model: Any) -> int:
 def check_folder(folder: Path) -> None:
     """Raise UserError if there is no folder with a config.json; for the name of a model on the hub, say how to get it."""
     if not folder.is_dir():
-        name = folder.name
-        repository = str(folder) if re.fullmatch(r"[\w.-]+/[\w.-]+", str(folder)) else f"OWNER/{name}"
+        repository = str(folder) if re.fullmatch(r"[\w.-]+/[\w.-]+", str(folder)) else f"OWNER/{folder.name}"
         raise UserError(
             f"{folder}: no such folder; give a local Hugging Face folder, which is not downloaded here: on a machine with "
-            f"network run `hf download {repository} --local-dir {name}`, copy the folder {name} and give its path"
+            f"network run `hf download {repository} --local-dir {folder.name}`, copy that folder and give its path"
         )
     if not (folder / CONFIG).is_file():
         raise UserError(f"{folder}: has no {CONFIG}, and no model.pt of fairseq either; give a folder of a model")

@@ -112,13 +112,14 @@ def _convert(
 
 def write_manifest(folder: Path, kind: str, files: list[str], imported: dict[str, Any]) -> None:
     """Write ``clear.json`` for a folder with a tokenizer and a vocabulary but no text; ``imported`` describes the model."""
-    written = {
+    content = {
         "format": CLEAR_FORMAT,
         "tokenizer": {"kind": kind, "files": files, "id_offset": None},
         "vocabulary_hash": hash_file(folder / DICTIONARY),
         "imported": imported,
+        "versions": versions(),
     }
-    write_json(folder / CLEAR_JSON, written | {"versions": versions()})
+    write_json(folder / CLEAR_JSON, content)
 
 
 def _describe_settings(settings: SentenceSettings) -> list[str]:

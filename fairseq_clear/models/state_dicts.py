@@ -133,7 +133,7 @@ def _fit_vocabulary(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: s
 
 
 def _fit_hf_rows(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: str) -> None:
-    """As ``_fit_vocabulary``, for clear_hf: a tensor with a row for each token is known by its shape."""
+    """As ``_fit_vocabulary``, for clear_hf: a tensor with a row for each token is identified by its shape."""
     size, found = len(own[COLUMNS]), len(loaded.get(prefix + COLUMNS, own[COLUMNS]))
     if size != found:
         raise UserError(f"the checkpoint's encoder has {found} rows for tokens, and this one {size}: they differ")
