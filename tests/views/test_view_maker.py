@@ -4,6 +4,7 @@ import numpy as np
 
 from fairseq_clear.augmentations.chain import build_augmentation
 from fairseq_clear.seeding import Draws
+from fairseq_clear.text.documents import content_hashes
 from fairseq_clear.tokens import Ragged
 from fairseq_clear.views.view_maker import ViewMaker
 from fairseq_clear.views.view_source import Pairs, ViewSource
@@ -55,3 +56,25 @@ def test_a_view_depends_on_nothing_else_in_the_batch():
     epochs = maker(np.array([2, 2, 0]), np.array([2, 5, 2]))
     assert rows(epochs.views)[:9] == rows(alone[2].views) and rows(epochs.views)[18:] == rows(alone[0].views)
     assert rows(epochs.views)[9:18] == rows(maker(np.array([2]), 5).views) != rows(alone[2].views)
+
+
+class OneItem(ViewSource):
+    """Two pairs of an item, each with a positive and a hard negative."""
+
+    negatives, anchors = 1, 2
+
+    def __call__(self, index, rng):
+        drawn = int(rng.integers(1 << 40))
+        return [(10 * index + n, [np.array([index, role, drawn]) for role in range(3)]) for n in range(2)]
+
+
+def test_a_source_of_one_item_makes_the_pairs_of_a_batch():
+    items = np.array([4, 7])
+    pairs = OneItem().pairs(items, Draws.of(1, 1, items, 0))
+    assert pairs.identity.tolist() == [40, 41, 70, 71] and pairs.each == 3
+    rows = [pairs.texts[row] for row in range(12)]
+    assert [row[:2].tolist() for row in rows] == [[item, role] for item in (4, 4, 7, 7) for role in range(3)]
+    assert pairs.negative_identity.tolist() == content_hashes(pairs.texts.select(np.array([2, 5, 8, 11]))).tolist()
+    assert rows[0][2] != rows[6][2], "items have draws of their own"
+    alone = OneItem().pairs(items[1:], Draws.of(1, 1, items[1:], 0))
+    assert [row.tolist() for row in rows[6:]] == [alone.texts[row].tolist() for row in range(6)]
