@@ -6,6 +6,9 @@ r"""Measures the recipes of ``fairseq-clear refine`` on three corpora: retrieval
 Every recipe starts from the same encoder. Retrieval asks the question of ``refine`` (MRR@10, x100);
 topics and sentiment are the accuracy of a logistic regression, x100; STS-B is the Spearman correlation of its test split, x100.
 Writes all runs to ``results.json`` and prints the tables of RESULTS.md. A run in that file is not repeated.
+
+``--general`` scores STS alone, of every task that --sts holds, for the refined encoder and for its merge of a half with the
+untouched one.
 """
 
 import argparse
@@ -47,6 +50,7 @@ from fairseq_clear.evaluation.retrieval import evaluate_retrieval
 from fairseq_clear.evaluation.retrieval_data import read_beir, read_pairs
 from fairseq_clear.evaluation.sts import evaluate_sts, read_sts_tasks
 from fairseq_clear.files import hash_file
+from fairseq_clear.interop.merging import merge_checkpoints
 from fairseq_clear.refining.holding_out import divide_pairs, hold_out, read_documents
 from fairseq_clear.refining.refine_settings import RECIPES, RefineSettings
 from fairseq_clear.refining.refine_training import Training, train, training_flags
@@ -55,6 +59,7 @@ UNTOUCHED = "untouched"
 TRAIN, TEST = 60, 30  # labelled texts of each class
 HELD_OUT = 900  # documents at most: 600 are queries, as half of the held-out ones, at most 300, are dev
 LENGTH = 64  # tokens of a text to score
+GENERAL = ("STS12", "STS14", "STS-B", "SICK-R-trial")  # the trial split of SICK
 
 
 @dataclass(frozen=True)
@@ -181,8 +186,24 @@ def measure_corpus(
             "STS-B": evaluate_sts(encoder, read_sts_tasks(arguments.sts, ("STS-B",)))["STS-B"].spearman,
         }
 
-    group = f"curves-{corpus.folder.name}" if arguments.curves else corpus.folder.name
-    return measure(rows, seeds, arguments.output / "runs" / group, score, arguments.results, group)
+    def score_general(checkpoint: Path, row: Trained, seed: int) -> dict[str, float]:
+        start, half = encoder / "model.pt", checkpoint.with_name("half.pt")
+        merged = {"": checkpoint}
+        if checkpoint != start:
+            merge_checkpoints(start, checkpoint, half, 0.5)
+            merged[", half"] = half
+        found = {}
+        for suffix, path in merged.items():
+            scored = SentenceEncoder.from_pretrained(path, corpus.folder / "data-bin")
+            scores = {n: s.spearman for n, s in evaluate_sts(scored, read_sts_tasks(arguments.sts, GENERAL)).items()}
+            found |= {f"{name}{suffix}": value for name, value in scores.items()}
+            found[f"mean{suffix}"] = sum(scores.values()) / len(scores)
+        return found
+
+    kind = "curves-" if arguments.curves else "general-" if arguments.general else ""
+    group = f"{kind}{corpus.folder.name}"
+    scorer = score_general if arguments.general else score
+    return measure(rows, seeds, arguments.output / "runs" / group, scorer, arguments.results, group)
 
 
 def draw_curves(found: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]], path: Path) -> None:
@@ -295,6 +316,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", default=list(CORPORA), choices=list(CORPORA), help="default: all corpora")
     parser.add_argument("--rows", nargs="+", default=list(ROWS), choices=list(ROWS), help="default: all rows")
     parser.add_argument("--curves", action="store_true", help="other numbers of updates, documents, and learning rates")
+    parser.add_argument("--general", action="store_true", help="STS alone, of the refined and the merged encoder")
     parser.add_argument("--updates", type=int, default=60, help="updates of each run, of 32 pairs")
     parser.add_argument("--max-length", type=int, default=64, help="tokens of the longest text of a pair")
     return parse_with_results(parser)
