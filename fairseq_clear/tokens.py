@@ -59,7 +59,7 @@ class Ragged:
     @cached_property
     def lengths(self) -> Tokens:
         """(R,) number of tokens of each row."""
-        return np.diff(self.offsets)
+        return self.offsets[1:] - self.offsets[:-1]  # np.diff takes ten times as long
 
     @cached_property
     def rows(self) -> Tokens:

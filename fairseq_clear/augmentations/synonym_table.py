@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from fairseq_clear.tokens import Ragged, ranges
+from fairseq_clear.tokens import Ragged
 
 Integers = npt.NDArray[np.int64]
 
@@ -46,21 +46,31 @@ class SynonymTable:
         for _, pieces in words:
             if len(pieces) and not 0 <= pieces.min() <= pieces.max() < len(self.is_word_start):
                 raise ValueError("the synonym table holds a piece that is not in its vocabulary")
-        _, keys, _ = self._index
-        if (keys[1:] == keys[:-1]).any():
+        single, levels = self._index
+        if sum(int((rows >= 0).sum()) for rows in (single, *(rows for _, rows in levels))) < len(self):
             raise ValueError("a word stands twice in the synonym table")
 
     @cached_property
-    def _index(self) -> tuple[Integers, npt.NDArray[np.bytes_], Integers]:
-        """The rows in the order of their keys, the keys, and the row of each piece that is a word, or -1."""
-        words = Ragged(self.word_pieces, self.word_offsets)
-        keys, single = (
-            _keys(words, int(words.lengths.max(initial=1))),
-            np.full(len(self.is_word_start) + 1, -1, np.int64),
-        )
-        order, rows = np.argsort(keys, kind="stable"), np.flatnonzero(words.lengths == 1)
-        single[self.word_pieces[self.word_offsets[rows]]] = rows
-        return order, keys[order], single
+    def _index(self) -> tuple[Integers, list[tuple[Integers, Integers]]]:
+        """A prefix tree of the words, level by level.
+
+        Returns:
+            The row of each piece that is a word, else -1. For 2, 3, ... pieces: the sorted keys of the beginnings of words (the
+            number of the beginning that is one piece shorter, and the last piece), and the row of each, or -1.
+        """
+        lengths, rows = np.diff(self.word_offsets), np.arange(len(self))
+        node, levels = self.word_pieces[self.word_offsets[:-1]], []
+        single = np.full(len(self.is_word_start) + 1, -1, np.int64)
+        single[node[lengths == 1]] = rows[lengths == 1]
+        for length in range(2, int(lengths.max(initial=1)) + 1):
+            longer = lengths[rows] >= length
+            rows = rows[longer]
+            pieces = self.word_pieces[self.word_offsets[rows] + length - 1]
+            keys, node = np.unique(node[longer] << 32 | pieces, return_inverse=True)
+            of_keys, ends = np.full(len(keys), -1, np.int64), lengths[rows] == length
+            of_keys[node[ends]] = rows[ends]
+            levels.append((keys, of_keys))
+        return single, levels
 
     @classmethod
     def build(
@@ -79,18 +89,20 @@ class SynonymTable:
 
     def find(self, tokens: Integers, starts: Integers) -> Integers:
         """The row of each word of ``tokens`` (n,), words beginning at ``starts`` (W,): (W,) int64, -1 for none."""
-        order, keys, single = self._index
-        longest = keys.dtype.itemsize // 4
+        single, levels = self._index
         lengths = np.diff(starts, append=len(tokens))  # (W,)
         # most words have one piece, whose row needs no search; the last entry is for ids beyond the vocabulary
-        found: Integers = single[np.minimum(tokens[starts], len(single) - 1)]
-        found[lengths > 1] = -1
-        several = np.flatnonzero((lengths > 1) & (lengths <= longest))
-        if len(several):
-            sizes = lengths[several]
-            wanted = _keys(Ragged.of_lengths(tokens[ranges(starts[several], sizes)], sizes), longest)
-            place = np.minimum(np.searchsorted(keys, wanted), len(self) - 1)
-            found[several] = np.where(keys[place] == wanted, order[place], -1)
+        node = tokens[starts]
+        found: Integers = single[np.minimum(node, len(single) - 1)]
+        words = np.flatnonzero(lengths > 1)
+        found[words], node = -1, node[words]
+        for length, (keys, rows) in enumerate(levels, 2):
+            wanted = node << 32 | tokens[starts[words] + length - 1]
+            place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+            is_known, is_whole = keys[place] == wanted, lengths[words] == length
+            found[words[is_known & is_whole]] = rows[place[is_known & is_whole]]
+            goes_on = is_known & ~is_whole
+            words, node = words[goes_on], place[goes_on]
         return found
 
 
@@ -98,14 +110,6 @@ def row_lengths(offsets: Integers, rows: Integers) -> Integers:
     """Lengths of the given rows (R,), from offsets (rows + 1,), without the lengths of the other rows."""
     lengths: Integers = offsets[rows + 1] - offsets[rows]
     return lengths
-
-
-def _keys(words: Ragged, longest: int) -> npt.NDArray[np.bytes_]:
-    """Words of at most ``longest`` pieces as byte strings of equal length, which numpy sorts and searches: (words,)."""
-    pieces = np.zeros((len(words), longest), np.uint32)
-    padded = words.padded(-1)
-    pieces[:, : padded.shape[1]] = padded + 1
-    return pieces.view(f"S{4 * longest}")[:, 0]
 
 
 def _join(words: Iterable[tuple[int, ...]]) -> Ragged:
