@@ -9,6 +9,7 @@ but no values. The other costs follow from these rules:
 - With ``--amp``, activations are counted in float32, so their bytes are an upper bound.
 - PRECISIONS and OPTIMIZERS list the bytes of gradients, float32 master weights and optimizer moments. On several GPUs,
   DistributedDataParallel keeps a second copy of the gradients.
+- The cores that load batches are those that keep up with a GPU, by the rate at which one core of this machine makes batches.
 - GPUs communicate in a ring. They send the weights' gradients once per update, and the contrasted vectors and the gradients of
   these vectors once per micro-batch.
 """
@@ -16,6 +17,7 @@ but no values. The other costs follow from these rules:
 import argparse
 import logging
 import math
+import time
 import warnings
 import weakref
 from collections.abc import Sequence
@@ -67,6 +69,7 @@ RECIPES = Path(__file__).resolve().parent.parent / "examples"
 SYMBOLS = 6  # special symbols, which dict.txt does not list: <s>, <pad>, </s>, <unk>, <mask> and <del>
 EXAMPLES = 128  # items that are loaded, with their views; every micro-batch is made of them
 LINES = 16  # lines of a random document
+LOADED = 3  # times that a batch of them is made to measure the rate
 LARGEST = 32  # maximum texts of a micro-batch that runs without chunks; the cost of a larger one is extrapolated
 # precision -> bytes of a weight (its gradient has as many), bytes of its float32 master and that gradient, TFLOP/s of a V100
 PRECISIONS = {"fp16": (2, 8, 125.0), "bf16": (2, 8, 125.0), "amp": (4, 0, 125.0), "fp32": (4, 0, 15.7)}
@@ -155,6 +158,7 @@ class Recipe:
         precision: a key of PRECISIONS.
         rows: ``masked`` and ``views`` -> number of tokens in each row of the loaded items.
         items: number of loaded items.
+        loading: texts per second of which one core of this machine makes batches, measured.
 
     Raises:
         UserError: a setting that training rejects too.
@@ -176,6 +180,7 @@ class Recipe:
                 raise error.__cause__ or error from None
             dataset = task.dataset("train")
             picked = np.linspace(0, len(dataset) - 1, min(len(dataset), EXAMPLES), dtype=int)
+            self.loading = max(_loading_rate(dataset, picked) for _ in range(LOADED))
         self.guides = [own.model] if (own := getattr(self.criterion, "guide", None)) is not None else []
         self.collate, self.vocabulary, self.items = dataset.collater, len(task.dictionary), len(picked)
         self._items = sorted(map(dataset.__getitem__, picked), key=lambda item: int(self.collate([item])["ntokens"]))
@@ -226,6 +231,13 @@ class Recipe:
         return round(rows * texts / self.items)
 
 
+def _loading_rate(dataset: Any, items: np.ndarray) -> float:
+    """Texts per second of processor time in which these items are read, edited, masked and padded."""
+    began = time.process_time()
+    dataset.collater(dataset.__getitems__(items))
+    return len(items) / (time.process_time() - began)
+
+
 @dataclass(frozen=True)
 class Plan:
     """Cost of a recipe on ``gpus`` GPUs, see ``make_plan``."""
@@ -238,6 +250,7 @@ class Plan:
     sent: float  # bytes that one GPU sends per update
     flops: float  # of one GPU, per update
     hours: float  # duration of the run
+    loaders: int  # cores that make the batches of one GPU
 
 
 def make_plan(recipe: Recipe, gpus: int, memory: float, rate: float, global_batch: int | None = None) -> Plan:
@@ -293,8 +306,9 @@ def make_plan(recipe: Recipe, gpus: int, memory: float, rate: float, global_batc
         )
     step = recipe.step(texts, chunk)
     flops = frequency * step.flops
-    hours = updates * flops / rate / 3600
-    return Plan(gpus, texts, chunk, state, received + step.peak, sent, flops, hours)
+    seconds = flops / rate  # of an update
+    loaders = math.ceil(frequency * texts / seconds / recipe.loading)
+    return Plan(gpus, texts, chunk, state, received + step.peak, sent, flops, updates * seconds / 3600, loaders)
 
 
 def read_recipe(name: str, overrides: Sequence[str] = (), data: str = "") -> Any:

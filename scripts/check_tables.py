@@ -9,7 +9,7 @@ With ``--write``, tables of runs, benchmarks and proofs get the figures of the J
   first cell of the table is "minus ROW", its cells are differences from ROW, paired by seed, with standard errors. A column
   "average" is the mean of a run's scores;
 - ``<!-- figures: bench scripts/bench/results.json -->``: all rows of an output of scripts/bench;
-- ``<!-- figures: proof examples/proof/correctness.json#gradient -->``: a table of examples/proof/correctness.py;
+- ``<!-- figures: proof examples/proof/correctness.json#gradient -->``: a table of examples/proof;
 - ``<!-- figures: report sts.json -->``: a report of fairseq-clear.
 
 A table of measured numbers without a comment is an error. The exit status is 1 if anything differs.
@@ -32,7 +32,7 @@ import correctness_tables  # noqa: E402
 from result_tables import differences  # noqa: E402
 from results import markdown  # noqa: E402
 
-PAGES = ("README.md", "docs/correctness.md", "examples/**/*.md", "scripts/bench/README.md")
+PAGES = ("README.md", "docs/correctness.md", "docs/many-gpus.md", "examples/**/*.md", "scripts/bench/README.md")
 SOURCE = re.compile(r"<!-- figures: (\S+) (\S+) -->")
 # A measured number has a decimal point (a count has none) and no name before it (a setting such as tau 0.01 has one).
 FIGURE = re.compile(r"^\**-?\d[\d,]*\.\d+\**( \+- [\d.]+)?$")

@@ -12,10 +12,11 @@ from fairseq_clear.settings import setting
 class Plan(Command):
     """Estimate what a recipe needs of N GPUs: memory, bytes sent, hours, and the value of --encode-chunk-size.
 
-    Nothing is trained and no GPU is needed. The table has a row for each number of GPUs: texts of a micro-batch on one GPU, the
-    value of --encode-chunk-size (0 encodes all texts at once), and bytes and FLOPs of one GPU in one update. If a micro-batch
-    does not fit into the memory, the encoder reads it in chunks, and every query keeps its negatives. The forward pass of a
-    chunk is computed twice, so an update takes a third more time.
+    Nothing is trained and no GPU is needed. The table has a row for each number of GPUs: texts of a micro-batch on one GPU,
+    the value of --encode-chunk-size (0 encodes all texts at once), bytes and FLOPs of one GPU in one update, and loaders, the
+    number of cores that make the batches of one GPU at the rate of a core of this machine. If a micro-batch does not fit into
+    the memory, the encoder reads it in chunks, and every query keeps its negatives. The forward pass of a chunk is computed
+    twice, so an update takes a third more time.
 
     hours = FLOPs / (GPUs x peak x MFU). MFU (model FLOPs utilisation) is the share of the peak that training reaches, with the
     time of sending. Measure it, because hours are inversely proportional to it.
@@ -72,11 +73,14 @@ fairseq-clear plan --config my.yaml ++model.encoder_layers=6 --gpus 4 --data-bin
         print(f"recipe: {' '.join(self.config)}, {weights}, vocabulary {recipe.vocabulary:,}, {recipe.precision}")
         print(f"a text: {', '.join(rows)}")
         print(f"a run:  {recipe.cfg.optimization.max_update:,} updates at {self.mfu:.0%} of {peak:g} TFLOP/s")
-        print("  GPUs  texts each    chunk  state GiB  activations GiB  sent MiB  FLOPs each     hours  GPU hours")
+        print(f"loading: {recipe.loading:,.0f} texts/s by one core of this machine")
+        print(
+            "  GPUs  texts each    chunk  state GiB  activations GiB  sent MiB  FLOPs each     hours  GPU hours  loaders"
+        )
         for plan in plans:
             state, activations, sent = plan.state / GIB, plan.activations / GIB, plan.sent / 2**20
             print(
                 f"{plan.gpus:6,} {plan.texts:11,} {plan.chunk:8,} {state:10.2f} {activations:16.2f} {sent:9,.1f} "
-                f"{plan.flops:11.3g} {plan.hours:9,.1f} {plan.gpus * plan.hours:10,.0f}"
+                f"{plan.flops:11.3g} {plan.hours:9,.1f} {plan.gpus * plan.hours:10,.0f} {plan.loaders:8}"
             )
         return 0
