@@ -89,12 +89,6 @@ def all_gather_rows(rows: Tensor, layout: Layout) -> Tensor:
     return gathered
 
 
-def all_gather_ragged(rows: Tensor, group: Any = None) -> tuple[Tensor, int]:
-    """As ``all_gather_rows``, for row counts that are not known yet; also returns the index of this worker's first row."""
-    layout = agree_on_counts(rows.shape[0], rows.device, group)
-    return all_gather_rows(rows, layout), layout.offset
-
-
 def _pad_rows(rows: Tensor, length: int) -> Tensor:
     padded = rows.new_zeros((length, *rows.shape[1:]))
     padded[: rows.shape[0]] = rows

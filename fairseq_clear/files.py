@@ -191,8 +191,6 @@ def record_texts(
     Args:
         line: a JSON object.
         names: of the fields that hold the texts.
-        path: of the file, for the message.
-        number: of the line, from 1.
         optional: fields that may be missing or null; their text is then empty.
         hint: last words of the message about a missing field.
 

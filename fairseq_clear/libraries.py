@@ -17,14 +17,10 @@ FACTORY = re.compile(r"[A-Za-z_]\w*(\.\w+)*:[A-Za-z_]\w*(\.\w+)*")  # package.mo
 
 
 def import_library(name: str, extra: str = "hf") -> Any:
-    """Import an optional library.
-
-    Args:
-        name: module to import.
-        extra: extra of ``setup.py`` that installs the library, named in the error message.
+    """Import an optional library, which an ``extra`` of ``setup.py`` installs.
 
     Raises:
-        UserError: the library is not installed, or importing it fails.
+        UserError: the library is not installed, or importing it fails; the message names the extra.
     """
     try:
         return importlib.import_module(name)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-__all__ = ["CheckedPart", "ContrastiveModel", "Needs", "RunCriterion", "RunTask", "register"]
+__all__ = ["CheckedPart", "ContrastiveModel", "Needs", "RunTask", "register"]
 
 register: Callable[[], None]
 """``fairseq_clear.register``, which is called when fairseq imports a ``--user-dir``; set when the package is imported."""
@@ -69,12 +69,3 @@ class ContrastiveModel(CheckedPart, Protocol):
 
     def after_update(self, *, overflowed: bool = False) -> None:
         """Update the key encoders; called after each optimizer update, also if it ``overflowed`` and changed nothing."""
-
-
-class RunCriterion(CheckedPart, Protocol):
-    """A criterion that trains a ContrastiveModel."""
-
-    needs: Needs
-
-    def attach(self, model: Any) -> None:
-        """Add the parts of the model that the criterion needs, before weights are loaded; UserError if they do not fit."""

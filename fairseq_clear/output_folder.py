@@ -3,16 +3,15 @@
 import os
 import shutil
 import signal
-import socket
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.processes import is_alive, lock, unlock
+from fairseq_clear.processes import NO_LOCKS, lock, unlock
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 # Files that identify a data folder (of prepare or fairseq-preprocess), an export, a prepared GLUE folder or mined negatives.
@@ -38,34 +37,20 @@ def output_folder(dest: Path, overwrite: bool) -> Iterator[Path]:
 
 @contextmanager
 def partial_folder(dest: Path) -> Iterator[tuple[Path, Callable[[], None]]]:
-    """Yield a temporary folder next to ``dest``, which is removed at the end unless it was renamed, and ``check_signals``.
+    """Yield the folder ``.NAME.partial`` next to ``dest``, removed at the end unless it was renamed, and ``check_signals``.
 
     Call ``check_signals`` before renaming, see ``signals_raise``.
 
-    SIGTERM and SIGHUP raise SystemExit (128 + signal) in the block, so they leave nothing behind. A process killed by
-    ``kill -9`` leaves ``.NAME.partial.HOST.PID``, which the next call for the same ``dest`` removes.
+    SIGTERM and SIGHUP raise SystemExit (128 + signal) in the block, so they leave nothing behind. The folder of a process
+    killed by ``kill -9`` is replaced by the next call for the same ``dest``.
 
     Raises:
         UserError: another process is writing ``dest``, or the disk is full.
     """
     made_parents = _make_parents(dest.parent)
     try:
-        _remove_leftovers(dest)
-        temporary = _sibling(dest, "partial")
-        shutil.rmtree(temporary, ignore_errors=True)  # of a dead process with the same id, as happens in containers
-        with signals_raise() as check_signals:
-            held = None
-            try:
-                temporary.mkdir()
-                with suppress(OSError):  # without locks, process ids of this machine decide
-                    held = lock(temporary)
-                _check_alone(dest, temporary)
-                yield temporary, check_signals
-            finally:
-                with _signals_wait():
-                    shutil.rmtree(temporary, ignore_errors=True)
-                if held is not None:
-                    unlock(held)
+        with signals_raise() as check_signals, _locked_folder(dest) as folder:
+            yield folder, check_signals
     except BaseException as error:
         for parent in reversed(made_parents):
             if parent.is_dir() and not any(parent.iterdir()):
@@ -77,15 +62,34 @@ def partial_folder(dest: Path) -> Iterator[tuple[Path, Callable[[], None]]]:
 
 
 @contextmanager
+def _locked_folder(dest: Path) -> Iterator[Path]:
+    """Make the temporary folder of ``dest``, under a lock where the file system has locks, and remove it at the end."""
+    folder, guard, held = dest.with_name(f".{dest.name}.partial"), dest.with_name(f".{dest.name}.lock"), None
+    try:
+        held = lock(guard)
+    except BlockingIOError:
+        raise UserError(f"{dest}: another process is writing it; wait for it, or give another name") from None
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        if folder.exists():
+            raise UserError(f"{folder}: exists; remove it if no other process is writing {dest}") from None
+    try:
+        shutil.rmtree(folder, ignore_errors=True)  # of a killed process
+        folder.mkdir()
+        yield folder
+    finally:
+        with _signals_wait():
+            shutil.rmtree(folder, ignore_errors=True)
+            guard.unlink(missing_ok=True)
+            if held is not None:
+                unlock(held)
+
+
+@contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Yield a folder for temporary files, in ``TMPDIR``; it is removed at the end, and what killed processes left before."""
-    name = Path(tempfile.gettempdir()) / "fairseq-clear"
-    _remove_leftovers(name)
-    own = _sibling(name, "partial")
-    with (
-        signals_raise(),
-        tempfile.TemporaryDirectory(prefix=f"{own.stem}.", suffix=own.suffix, dir=own.parent) as folder,
-    ):
+    """Yield a folder for temporary files, in ``TMPDIR``, which is removed at the end, also after a signal."""
+    with signals_raise(), tempfile.TemporaryDirectory(prefix="fairseq-clear.") as folder:
         yield Path(folder)
 
 
@@ -101,10 +105,6 @@ def check_destination(dest: Path, overwrite: bool) -> None:
         raise UserError(f"{dest}: holds neither clear.json nor dict.txt; --overwrite replaces data folders only")
 
 
-def _sibling(dest: Path, what: str) -> Path:
-    return dest.parent / f".{dest.name}.{what}.{socket.gethostname()}.{os.getpid()}"
-
-
 def _make_parents(folder: Path) -> list[Path]:
     missing = [parent for parent in (folder, *folder.parents) if not parent.exists()][::-1]
     try:
@@ -114,40 +114,12 @@ def _make_parents(folder: Path) -> list[Path]:
     return missing
 
 
-def _remove_leftovers(dest: Path) -> None:
-    """Remove the temporary folders of ended processes on this machine; a replaced folder only if ``dest`` exists."""
-    for what in ("partial", "replaced") if dest.exists() else ("partial",):
-        for path, process in _siblings(dest, f"{what}.{socket.gethostname()}"):
-            if not is_alive(process):
-                shutil.rmtree(path, ignore_errors=True)
-
-
-def _check_alone(dest: Path, own: Path) -> None:
-    """Raise UserError if another process, perhaps in another container or on another machine, is writing ``dest``."""
-    for path, _ in _siblings(dest, "partial"):
-        if path == own:
-            continue
-        try:
-            unlock(lock(path))
-        except BlockingIOError:
-            raise UserError(f"{dest}: another process is writing it; wait for it, or give another name") from None
-        except OSError:
-            continue
-
-
-def _siblings(dest: Path, what: str) -> Iterator[tuple[Path, int]]:
-    """Yield the temporary folders of ``dest``, and the id of the process that made each."""
-    for path in list(dest.parent.iterdir()):
-        process = path.name.rpartition(".")[2]
-        if path.name.startswith(f".{dest.name}.{what}.") and process.isdecimal() and path.is_dir():
-            yield path, int(process)
-
-
 def _put_in_place(temporary: Path, dest: Path) -> None:
     if not dest.exists():
         os.rename(temporary, dest)
         return
-    replaced = _sibling(dest, "replaced")
+    replaced = dest.with_name(f".{dest.name}.replaced")
+    shutil.rmtree(replaced, ignore_errors=True)  # of a killed process
     os.rename(dest, replaced)
     try:
         os.rename(temporary, dest)

@@ -35,15 +35,11 @@ os.register_at_fork(after_in_child=_leave_locks_to_parent)
 def lock(path: Path, *, wait: bool = False) -> int:
     """Lock a file, which is made if it is missing, or a folder, until ``unlock`` or the end of this process.
 
-    Args:
-        path: of the file or folder.
-        wait: wait for another process that holds the lock.
-
     Returns:
         The file descriptor that holds the lock.
 
     Raises:
-        BlockingIOError: another process holds the lock, and ``wait`` is False.
+        BlockingIOError: another process holds the lock; with ``wait``, the call waits for it instead.
         OSError: the file cannot be made, or its file system has no locks.
     """
     flags = os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT
@@ -73,12 +69,7 @@ def holds(path: Path) -> bool:
 
 @contextmanager
 def locked(path: Path, message: str) -> Iterator[None]:
-    """Hold the lock of a file or folder inside the block.
-
-    Raises:
-        UserError: with the message, if another process holds the lock.
-        OSError: see ``lock``.
-    """
+    """Hold the lock of a file or folder inside the block; UserError with the message if another process holds it."""
     try:
         file = lock(path)
     except BlockingIOError:
@@ -100,14 +91,3 @@ def die_with_parent() -> None:
     """Let Linux kill this process when its parent ends; for ``preexec_fn`` of ``subprocess.Popen``."""
     if _prctl is not None:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def is_alive(process: int) -> bool:
-    """Whether a process of this machine has this id."""
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # the process of another user
-        pass
-    return True

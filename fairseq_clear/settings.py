@@ -16,7 +16,6 @@ def setting(text: str, default: Any = MISSING, *, factory: Any = MISSING, **meta
     Args:
         text: help text, which is the only documentation of the field.
         default: default of the field; without default and factory the field is required.
-        factory: function that makes the default.
         metadata: ``choices`` (allowed values), ``least`` and ``most`` (smallest and largest), ``above`` (values are greater),
             ``flag`` (``--name`` if the field has another name), ``positional``, ``group`` (title of the flag's group),
             ``exclusive`` (name of a set of flags of which one may be given); ``metavar``, ``nargs``, ``const``, ``type`` and

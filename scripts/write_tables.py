@@ -76,18 +76,15 @@ def patch_table() -> str:
 
 
 def resume_table() -> str:
-    """Settings of fairseq that a resumed run must share, or may change, and why."""
-    from fairseq_clear.tasks.run_record import DETERMINING, FREE_OF_FAIRSEQ
+    """Settings of fairseq that a resumed run must share, and what they determine."""
+    from fairseq_clear.tasks.run_record import DETERMINING
 
-    def rows(settings: dict[str, dict[str, str]], kind: str) -> Iterable[list[str]]:
-        for section, groups in settings.items():
-            for reason, names in groups.items():
-                flags = ", ".join(f"`--{name.replace('_', '-')}`" for name in names.split())
-                yield [f"`{section}`", flags, kind, reason]
-
-    return table(
-        ["section", "flags", "on resuming", "determines"], [*rows(DETERMINING, "fixed"), *rows(FREE_OF_FAIRSEQ, "free")]
+    rows = (
+        [f"`{section}`", ", ".join(f"`--{name.replace('_', '-')}`" for name in names.split()), determined]
+        for section, groups in DETERMINING.items()
+        for determined, names in groups.items()
     )
+    return table(["section", "flags", "determines"], rows)
 
 
 def command_table() -> str:

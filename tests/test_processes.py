@@ -5,7 +5,6 @@ import select
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import write_whole
-from fairseq_clear.output_folder import output_folder, scratch_folder
+from fairseq_clear.output_folder import output_folder
 from fairseq_clear.processes import holds, lock, locked, unlock
 from tests.conftest import ROOT
 from tests.faults import commands
@@ -124,29 +123,11 @@ def test_two_processes_do_not_write_the_same_folder(tmp_path: Path) -> None:
             output_folder(tmp_path / "d", False),
         ):
             pass
-        assert len(os.listdir(tmp_path)) == 1  # the other's
+        assert sorted(os.listdir(tmp_path)) == [".d.lock", ".d.partial"]  # the other's
         killed(child)
         with output_folder(tmp_path / "d", overwrite=False) as folder:
             (folder / "dict.txt").write_text("own")
     assert os.listdir(tmp_path) == ["d"] and (tmp_path / "d" / "dict.txt").read_text() == "own"
-
-
-def test_temporary_files_of_ended_processes_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-
-    def write() -> object:
-        writing = scratch_folder()
-        (writing.__enter__() / "input.txt").touch()
-        return writing
-
-    with another_process(write) as child:
-        with scratch_folder() as own:
-            assert own.is_dir() and len(os.listdir(tmp_path)) == 2  # the other's is kept while its process lives
-        killed(child)
-        assert len(os.listdir(tmp_path)) == 1
-        with scratch_folder() as own:
-            assert os.listdir(tmp_path) == [own.name]
-    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 import argparse
 import logging
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,6 +34,7 @@ __all__ = ["LoadedModel", "load_model", "strip_checkpoint"]
 logger = logging.getLogger(__name__)
 
 KEY_ENCODER = "key_encoder.encoder."
+HEADS = ("encoder.lm_head.", "encoder.mlm_head.")  # of RoBERTa, and of clear_hf
 
 # Raised when the settings in a checkpoint do not describe a model.
 _DAMAGE = (KeyError, AttributeError, TypeError, ValueError, IndexError, OmegaConfBaseException)
@@ -57,7 +57,6 @@ def load_model(checkpoint: str | Path, folder: Path, *, key_encoder: bool = Fals
     The task is not set up, and the other files of the training run (data, synonyms) are not needed.
 
     Args:
-        checkpoint: a ``.pt`` file written by fairseq.
         folder: folder with the ``dict.txt`` of the training run.
         key_encoder: use the momentum encoder of ``clear_moco`` in place of the query encoder.
 
@@ -109,17 +108,12 @@ def _read(path: Path) -> tuple[dict[str, Any], argparse.Namespace]:
     if not path.is_file():
         what = "is a folder, name the .pt file in it" if path.is_dir() else "no such checkpoint"
         raise UserError(f"{path}: {what}; fairseq-train writes them to --save-dir")
+    state = read_checkpoint(str(path))
     try:
-        with warnings.catch_warnings():
-            # To convert the settings of old checkpoints, fairseq calls functions that hydra has renamed since.
-            warnings.filterwarnings("ignore", category=UserWarning)
-            state: dict[str, Any] = read_checkpoint(str(path))
         model = state["cfg"].model
         if OmegaConf.is_config(model):
             settings: Any = OmegaConf.to_container(model, resolve=True)
             model = argparse.Namespace(**settings)
-    except UserError:
-        raise
     except _DAMAGE as error:
         raise UserError(f"{path}: not a complete checkpoint of fairseq-train ({one_line(error)})") from None
     return state, model
@@ -141,21 +135,17 @@ def _take_key_encoder(weights: dict[str, Any], path: Path, backbone: str) -> Non
         raise UserError(
             f"{path}: holds no key encoder, which only --criterion clear_moco trains; use the query encoder"
         )
-    head = "encoder.lm_head.weight"
-    is_tied = head in weights and torch.equal(weights[head], weights[EMBEDDING])
     tied = _tied(weights, backbone)
     for key in keys:
         weights[backbone + key.removeprefix(KEY_ENCODER)] = weights[key]
     for key, name in tied.items():
-        weights[key] = weights[name]
-    if is_tied:  # loading the old head would overwrite the embedding that it shares
-        weights[head] = weights[EMBEDDING]
+        weights[key] = weights[name]  # loading the old tensor would overwrite the one that it shares
 
 
 def _tied(weights: dict[str, Any], backbone: str) -> dict[str, str]:
     """Return tensor of the MLM head -> tensor of the encoder that equals it, such as the embedding of the tokens."""
     inner = {name: value for name, value in weights.items() if name.startswith(backbone) and value.is_floating_point()}
-    heads = {name: value for name, value in weights.items() if name.startswith("encoder.mlm_head.")}
+    heads = {name: value for name, value in weights.items() if name.startswith(HEADS)}
     pairs = ((key, name) for key, value in heads.items() for name in inner if torch.equal(value, inner[name]))
     return dict(pairs)
 
@@ -185,7 +175,5 @@ def strip_checkpoint(source: Path, target: Path) -> int:
     # torch.load, because fairseq's reader converts the settings to a class that it cannot load again
     state = torch.load(source, map_location="cpu", weights_only=True)
     state["last_optimizer_state"] = None
-    partial = target.with_name(f".{target.name}.partial")
-    save(state, partial)
-    partial.replace(target)
+    save(state, target)
     return int(state["optimizer_history"][-1]["num_updates"])

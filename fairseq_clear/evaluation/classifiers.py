@@ -43,10 +43,7 @@ def fit_classifier(
     """Train a classifier; return a function of rows (N, D) that predicts their labels (N,).
 
     Args:
-        settings: kind and training of the classifier.
-        classes: number of labels.
         regularization: the network's weight decay, or the inverse strength C of scikit-learn's logistic regression.
-        seed: of the classifier.
         train: vectors (N, D) and their labels (N,) from 0.
         held_out: likewise; the network stops early on the accuracy on them.
     """
@@ -129,8 +126,7 @@ def cross_validate(
 ) -> Score:
     """Cross-validation, for data without a dev split (TREC, MRPC): folds of the training rows choose the regularisation.
 
-    Args:
-        has_f1: also score the F1 of label 1.
+    With ``has_f1``, the F1 of label 1 is scored too.
     """
     grid = WEIGHT_DECAYS if settings.kind == "mlp" else INVERSE_STRENGTHS_OF_FOLDS
     best, score = choose_regularization(train, classes, settings, seed, grid, seed)
@@ -147,9 +143,7 @@ def split_validate(
 ) -> Score:
     """Validation on the dev split (SST, SICK-E, SNLI, probing): it chooses the regularisation and stops the network.
 
-    Args:
-        train, dev, test: (N, D) vectors and (N,) labels of each split.
-        regularize: False for almost no regularisation, as SentEval does for SNLI.
+    ``regularize`` is False for almost no regularisation, as SentEval does for SNLI.
     """
     if settings.kind == "mlp":
         grid = WEIGHT_DECAYS if regularize else (1e-9,)
@@ -218,11 +212,7 @@ def fit_relatedness(
 
     Training stops early on the dev split's Pearson correlation. The test score is Spearman's.
 
-    Args:
-        train, dev, test: features (N, D) and scores (N,) of each split.
-        seed: of the initial weights and of the order of the rows.
-        where: first words of error messages.
-        settings: ``batch_size``, ``epoch_size``, ``max_epoch`` and ``tenacity`` are used.
+    Each split has features (N, D) and scores (N,).
 
     Raises:
         UserError: the regressor predicts the same number for all dev rows.
@@ -272,7 +262,6 @@ def _train(
     Args:
         rows: inputs (N, D) and targets (N, ...), whose order is drawn from ``order``.
         score: scores the model on held-out rows, after every ``epoch_size`` passes; the best model must score above -1.
-        settings: ``batch_size``, ``epoch_size``, ``max_epoch`` and ``tenacity`` are used.
     """
     best, best_score, failures, epochs = None, -1.0, 0, 0
     inputs, targets = rows

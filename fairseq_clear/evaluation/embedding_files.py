@@ -1,7 +1,6 @@
 """Encodes a file of sentences to a file of vectors, block by block, in constant memory and with any number of workers."""
 
 import hashlib
-import io
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.retrieval import search
 from fairseq_clear.files import CorpusFile, check_output_file, read_whole_lines, record_text, sync_folder, write_whole
 from fairseq_clear.models.encoding import EncodingCounts, Floats
-from fairseq_clear.shared_work import Workers, open_work
+from fairseq_clear.shared_work import FINISHED, Workers, open_work
 
 __all__ = ["EmbedReport", "Sentences", "check_output", "read_sentences", "scan_sentences", "write_array", "write_jsonl"]
 
@@ -101,14 +100,12 @@ def check_output(path: Path, overwrite: bool) -> None:
         check_output_file(file, overwrite)
 
 
-def read_blocks(
-    path: Path, text_field: str, numbers: Sequence[int], block: int = BLOCK
-) -> Iterator[tuple[int, list[str]]]:
-    """Yield (number, texts) of the blocks with these ascending numbers; each but the last has ``block`` texts."""
+def read_blocks(path: Path, text_field: str, numbers: Sequence[int]) -> Iterator[tuple[int, list[str]]]:
+    """Yield (number, texts) of the blocks with these ascending numbers; each but the last has BLOCK texts."""
     texts, position = read_sentences(path, text_field), 0
     for number in numbers:
-        begin, position = number * block - position, (number + 1) * block
-        yield number, list(islice(texts, begin, begin + block))
+        begin, position = number * BLOCK - position, (number + 1) * BLOCK
+        yield number, list(islice(texts, begin, begin + BLOCK))
 
 
 def write_jsonl(stream: TextIO, path: Path, text_field: str, sentences: Sentences, encode: Encode) -> EmbedReport:
@@ -140,7 +137,6 @@ def write_array(
     *,
     workers: Workers,
     overwrite: bool = False,
-    block: int = BLOCK,
     dtype: str = "float32",
 ) -> EmbedReport:
     """Write the vectors to a (sentences, dimension) array. The workers share the blocks; a killed call can be resumed.
@@ -150,35 +146,30 @@ def write_array(
 
     Args:
         output: the ``.npy`` file, which worker 0 puts in place when all blocks are done.
-        path: text to read, see ``read_sentences``.
-        text_field: name of the field of a ``.jsonl`` record that holds its text.
-        sentences: of ``path``.
-        encode: encodes a block.
-        dimension: of the vectors.
-        settings: what determines the vectors, as JSON values.
-        workers: of the job.
-        overwrite: discard finished blocks of other settings.
-        block: number of texts that are encoded together.
+        path, text_field, sentences: see ``read_sentences`` and ``scan_sentences``.
+        settings, overwrite: what determines the vectors, see ``open_work``.
         dtype: float32; float16; or int8, with ``scales_file(output)``.
 
     Raises:
         UserError: the input has changed since it was scanned, a number does not fit the type, or as for ``open_work``.
     """
-    shape = (sentences.count, dimension)
-    record = {**settings, "input": asdict(sentences), "dimension": dimension, "block": block}
-    with open_work(output, record, -(-sentences.count // block), workers, overwrite=overwrite) as work:
+    record = {**settings, "input": asdict(sentences), "dimension": dimension, "block": BLOCK}
+    with open_work(output, record, -(-sentences.count // BLOCK), workers, overwrite=overwrite) as work:
         array = work.folder / "vectors.npy"
-        if workers.rank == 0:
-            _allocate(array, shape, is_new=not any(work.folder.glob("[0-9]*.json")))
+        if workers.rank == 0 and not any(work.folder.glob(FINISHED)):
+            _allocate(array, (sentences.count, dimension))
         workers.gather(None)
+        start = _first_byte(array)
         with array.open("r+b") as stream:
-            start = os.fstat(stream.fileno()).st_size - 4 * sentences.count * dimension
-            for number, texts in read_blocks(path, text_field, work.own, block):
-                if len(texts) != min(block, sentences.count - number * block):
+            for number, texts in read_blocks(path, text_field, work.own):
+                if len(texts) != min(BLOCK, sentences.count - number * BLOCK):
                     raise _changed(path)
                 vectors, counts = encode(texts)
                 # not a memory map: a full disk would end in a SIGBUS instead of an error
-                _write_at(stream.fileno(), start + 4 * number * block * dimension, vectors)
+                stream.seek(start + 4 * number * BLOCK * dimension)
+                stream.write(np.ascontiguousarray(vectors, "<f4").data)
+                stream.flush()
+                os.fsync(stream.fileno())
                 work.finish(number, asdict(counts))
         workers.gather(None)
         total, loss = EncodingCounts(), ""
@@ -219,7 +210,7 @@ def _convert(array: Path, output: Path, dtype: str) -> str:
     parts, begin = [], 0
     other = write_whole(scales_file(output)) if dtype == "int8" else nullcontext()
     with write_whole(output) as stream, other as file:
-        stream.write(_header("|i1" if dtype == "int8" else "<f2", shape))
+        _write_header(stream, "|i1" if dtype == "int8" else "<f2", shape)
         for rows in _read_rows(array):
             stream.write(pack(rows).data)
             parts.append(rows[chosen[(chosen >= begin) & (chosen < begin + len(rows))] - begin])
@@ -260,29 +251,21 @@ def _changed(path: Path) -> UserError:
     return UserError(f"{path}: has changed since its texts were counted; rerun when it no longer changes")
 
 
-def _allocate(array: Path, shape: tuple[int, int], *, is_new: bool) -> None:
-    """Reserve the file, so that a full disk is found at once; UserError if it was removed from under finished blocks."""
-    header = _header("<f4", shape)
-    size = len(header) + 4 * shape[0] * shape[1]
-    if array.exists() and array.stat().st_size == size:
-        return
-    if not is_new:
-        raise UserError(f"{array}: was damaged after it was written; remove {array.parent} and rerun")
+def _allocate(array: Path, shape: tuple[int, int]) -> None:
+    """Make the file, and reserve its space, so that a full disk is found at once."""
     with array.open("wb") as stream:
-        stream.write(header)
+        _write_header(stream, "<f4", shape)
         stream.flush()
-        os.posix_fallocate(stream.fileno(), 0, size)
+        os.posix_fallocate(stream.fileno(), stream.tell(), 4 * shape[0] * shape[1])
 
 
-def _header(dtype: str, shape: tuple[int, ...]) -> bytes:
-    header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, {"descr": dtype, "fortran_order": False, "shape": shape})
-    return header.getvalue()
+def _first_byte(array: Path) -> int:
+    """Return the position of the first vector in the file; UserError if the file was removed from under finished blocks."""
+    try:
+        return int(np.load(array, mmap_mode="r").offset)
+    except (OSError, ValueError):
+        raise UserError(f"{array}: was damaged after it was written; remove {array.parent} and rerun") from None
 
 
-def _write_at(file: int, place: int, vectors: Floats) -> None:
-    rows = memoryview(np.ascontiguousarray(vectors, "<f4").data).cast("B")
-    while rows:
-        written = os.pwrite(file, rows, place)
-        rows, place = rows[written:], place + written
-    os.fsync(file)
+def _write_header(stream: BinaryIO, dtype: str, shape: tuple[int, ...]) -> None:
+    np.lib.format.write_array_header_1_0(stream, {"descr": dtype, "fortran_order": False, "shape": shape})

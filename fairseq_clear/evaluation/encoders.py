@@ -43,8 +43,6 @@ class CachedEncoder:
     padding. A CachedEncoder is itself an Encoder.
 
     Args:
-        encoder: see Encoder.
-        batch_size: passed to the encoder.
         name: name of the encoder in messages and on the progress bar (default: its class).
         progress: show a progress bar on stderr.
         vectors: text -> vector, where vectors are looked up and kept (default: an empty dictionary).
@@ -122,9 +120,14 @@ class CachedEncoder:
         hidden = None if self.progress and not workers.rank else True
         with tqdm(total=len(missing), unit="sentence", desc=self.name, disable=hidden, leave=False) as bar:
             for block, vectors in zip(blocks, gather_blocks(blocks, encode, workers), strict=True):
-                self._store([_key(text, prompt) for text in block], vectors)
+                known = next(iter(self._vectors.values()), vectors[0])
+                if known.shape != vectors[0].shape:
+                    what = f"vectors have dimension {len(vectors[0])}, earlier ones {len(known)}"
+                    raise UserError(f"encoder {self.name}: {what}")
+                self._vectors |= {_key(text, prompt): vector for text, vector in zip(block, vectors, strict=True)}
                 bar.update(len(block))
         self.seconds += time.perf_counter() - started
+        self.sentences += len(missing)
 
     def forget(self) -> None:
         """Drop all cached vectors, to free their memory."""
@@ -138,13 +141,6 @@ class CachedEncoder:
             described = {"class": f"{type(self.encoder).__module__}.{type(self.encoder).__qualname__}"}
         return {**described, **self.notes}
 
-    def _store(self, texts: list[str], vectors: Floats) -> None:
-        known = next(iter(self._vectors.values()), vectors[0])
-        if known.shape != vectors[0].shape:
-            raise UserError(f"encoder {self.name}: vectors have dimension {len(vectors[0])}, earlier ones {len(known)}")
-        self._vectors.update(zip(texts, vectors, strict=True))
-        self.sentences += len(texts)
-
 
 def _key(text: str, prompt: str | None) -> str:
     return text if prompt is None else f"{prompt}\0{text}"
@@ -154,8 +150,6 @@ def to_vectors(returned: Any, rows: int, name: str) -> Floats:
     """Convert an encoder's output to (rows, D) float32; UserError if the output has another shape, NaN or infinity."""
     if hasattr(returned, "detach"):
         returned = returned.detach().cpu().float().numpy()  # a tensor on any device
-    elif isinstance(returned, list) and returned and hasattr(returned[0], "detach"):
-        returned = [row.detach().cpu().float().numpy() for row in returned]
     try:
         vectors: Floats = np.asarray(returned, dtype=np.float32)
     except (TypeError, ValueError):
@@ -182,9 +176,7 @@ def load_encoders(
         name: path of a checkpoint or of a file of word vectors (.vec, GloVe's .txt, also .gz and .xz), or
             ``package.module:factory``.
         poolings: names of poolings; None for the encoder's default.
-        data_bin: data folder of the checkpoint.
-        tokenizer: tokenizer of the checkpoint (default: the data folder's).
-        device: device of the checkpoint's model.
+        data_bin, tokenizer, device: of a checkpoint, see ``SentenceEncoder.from_pretrained``.
 
     Raises:
         UserError: the encoder does not exist or cannot be loaded.

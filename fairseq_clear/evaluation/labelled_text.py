@@ -125,8 +125,6 @@ def evaluate_labelled(
     """Train a classifier on the training texts and score it on the test texts, or on each of ``folds`` folds if there are none.
 
     Args:
-        encoder: see ``encoders.Encoder``.
-        data: see ``read_labelled``.
         folds: number of folds; folds of the training texts also choose the regularisation.
         strength: inverse regularisation C of scikit-learn's logistic regression (default: the best of STRENGTHS).
         seed: seed of the folds.
@@ -136,8 +134,9 @@ def evaluate_labelled(
     """
     import numpy as np
 
-    from fairseq_clear.evaluation.classifiers import stratified_folds
+    from fairseq_clear.evaluation.classifiers import choose_regularization, fit_classifier, stratified_folds
     from fairseq_clear.evaluation.encoders import CachedEncoder
+    from fairseq_clear.evaluation.senteval_data import Classifiers
 
     names = sorted(set(data.labels["train"]))
     if len(names) < 2:
@@ -147,33 +146,25 @@ def evaluate_labelled(
     strange = sorted(set(data.labels.get("test", ())) - set(names))
     if strange:
         raise UserError(f"--test: has the label {strange[0]!r}, which --train lacks")
-    cached = CachedEncoder.of(encoder)
+    cached, settings = CachedEncoder.of(encoder), Classifiers(kind="logistic", folds=folds)
     cached.embed([text for texts in data.texts.values() for text in texts])
-    index = {name: number for number, name in enumerate(names)}
     rows = {
-        split: (cached.encode(texts), np.array([index[label] for label in data.labels[split]], np.int64))
+        split: (cached.encode(texts), np.array([names.index(label) for label in data.labels[split]], np.int64))
         for split, texts in data.texts.items()
     }
+    f1_score = import_library("sklearn.metrics", "eval").f1_score
+
+    def score(train: "Rows", test: "Rows") -> LabelScore:
+        chosen = strength or choose_regularization(train, len(names), settings, seed, STRENGTHS, seed)[0]
+        predicted = fit_classifier(settings, len(names), chosen, seed, train)(test[0])
+        each = 100 * f1_score(test[1], predicted, labels=range(len(names)), average=None, zero_division=0)
+        accuracy, f1 = 100 * float((predicted == test[1]).mean()), dict(zip(names, each.tolist(), strict=True))
+        return LabelScore(accuracy, float(each.mean()), f1, chosen, len(train[1]), len(test[1]))
+
     if "test" in rows:
-        return [_score(rows["train"], rows["test"], names, folds, strength, seed)]
+        return [score(rows["train"], rows["test"])]
     vectors, labels = rows["train"]
     return [
-        _score((vectors[train], labels[train]), (vectors[held], labels[held]), names, folds, strength, seed)
+        score((vectors[train], labels[train]), (vectors[held], labels[held]))
         for train, held in stratified_folds(vectors, labels, folds, seed)
     ]
-
-
-def _score(
-    train: "Rows", test: "Rows", names: Sequence[str], folds: int, strength: float | None, seed: int
-) -> LabelScore:
-    from fairseq_clear.evaluation.classifiers import choose_regularization, fit_classifier
-    from fairseq_clear.evaluation.senteval_data import Classifiers
-
-    settings = Classifiers(kind="logistic", folds=folds)
-    chosen = strength or choose_regularization(train, len(names), settings, seed, STRENGTHS, seed)[0]
-    predicted = fit_classifier(settings, len(names), chosen, seed, train)(test[0])
-    f1_score = import_library("sklearn.metrics", "eval").f1_score
-    each = 100 * f1_score(test[1], predicted, labels=range(len(names)), average=None, zero_division=0)
-    accuracy = 100 * float((predicted == test[1]).mean())
-    f1 = dict(zip(names, each.tolist(), strict=True))
-    return LabelScore(accuracy, float(each.mean()), f1, chosen, len(train[1]), len(test[1]))

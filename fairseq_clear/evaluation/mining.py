@@ -88,7 +88,6 @@ def mine_negatives(
         candidates: further texts; blank ones are ignored.
         settings: which candidates to choose (default: the nearest one).
         query_prefix, passage_prefix: are put before each query and each candidate (default: the encoder's prompts).
-        device: where to search.
 
     Raises:
         UserError: settings contradict each other, the encoder does not return finite vectors of one dimension, or no pair has

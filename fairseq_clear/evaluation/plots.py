@@ -111,8 +111,6 @@ def score_layers(encoder: "SentenceEncoder", pairs: Pairs, batch_size: int = 32)
 
     Args:
         encoder: its own pooling is not used.
-        pairs: of texts, with gold scores.
-        batch_size: texts per batch.
 
     Returns:
         For each of LAYER_POOLINGS, Spearman's correlation x100 of every block (blocks,).

@@ -44,12 +44,8 @@ def first_dimensions(vectors: Floats, dimension: int, name: str) -> Floats:
 
     A vector with a norm below 1e-8 becomes the zero vector, as in training with ``--matryoshka``.
 
-    Args:
-        vectors: (N, D).
-        name: of the encoder, for the message.
-
     Raises:
-        UserError: ``dimension`` is not from 1 to D.
+        UserError: ``dimension`` is not from 1 to D; the message has the encoder's name.
     """
     width = vectors.shape[1]
     if not 1 <= dimension <= width:
@@ -161,10 +157,7 @@ class Coupling(nn.Module):
 class Flow(nn.Module):
     """An invertible map of R^D to itself, in steps of ActNorm, a random permutation of the dimensions, and a coupling.
 
-    Args:
-        dimension: D, 2 or more.
-        steps: number of steps.
-        width: width of the two hidden layers of each coupling.
+    ``width`` is that of the two hidden layers of each coupling. D is 2 or more.
 
     Attributes:
         origin: what the flow was fitted on, such as the description of the encoder and the hash of the text.
@@ -209,11 +202,7 @@ class Flow(nn.Module):
         return -0.5 * (z.square() + math.log(2 * math.pi)).sum(dim=1) + log_determinant
 
     def check_encoder(self, description: Mapping[str, Any]) -> None:
-        """Raise UserError if an encoder with this description has another dimension or pooling than the fit.
-
-        Args:
-            description: of the encoder, see ``CachedEncoder.describe``; what it does not say is not checked.
-        """
+        """Raise UserError if a ``description`` of ``CachedEncoder.describe`` has another dimension or pooling than the fit."""
         fitted = {"dimension": self.dimension, "pooling": self.origin.get("encoder", {}).get("pooling")}
         for name, value in fitted.items():
             other = description.get(name)
@@ -242,13 +231,11 @@ def fit_flow(
     seed: int = 1,
     on_batch: Callable[[int], object] | None = None,
 ) -> Flow:
-    """Fit a flow to vectors by maximum likelihood, with Adam, in float32 on the CPU. The encoder is not changed.
+    """Fit a flow to vectors (N, D) of unlabelled sentences by maximum likelihood, with Adam, in float32 on the CPU.
 
     Args:
-        vectors: (N, D) of unlabelled sentences.
         steps, width: see ``Flow``.
         epochs: passes over the vectors (paper: 1).
-        batch_size: vectors per update.
         learning_rate: of Adam (paper: 1e-3).
         seed: of the permutations, the weights and the order of the vectors.
         on_batch: called after each update with the number of its vectors.

@@ -74,8 +74,6 @@ def search(
     depth: int = DEPTH,
     *,
     device: torch.device | str = "cpu",
-    queries_per_block: int = QUERIES_PER_BLOCK,
-    passages_per_block: int = PASSAGES_PER_BLOCK,
 ) -> Nearest:
     """Search exactly for the passages with the highest cosine. Memory does not grow with the number of passages.
 
@@ -85,9 +83,6 @@ def search(
     Args:
         queries: (Q, D).
         passages: parts (N, D) of the passages' vectors, in their order; each is used once.
-        depth: number of passages to find for a query.
-        device: where to compute.
-        queries_per_block, passages_per_block: rows and columns of a block of cosines.
 
     Raises:
         UserError: a vector contains NaN or infinity, or passages have another dimension than queries.
@@ -99,10 +94,10 @@ def search(
             raise UserError(
                 f"retrieval: vectors of passages have dimension {part.shape[1]}, those of queries {wanted.shape[1]}"
             )
-        for begin in range(0, len(part), passages_per_block):
-            block = _unit(part[begin : begin + passages_per_block], device)  # (P, D)
-            for row in range(0, len(wanted), queries_per_block):
-                some = slice(row, row + queries_per_block)
+        for begin in range(0, len(part), PASSAGES_PER_BLOCK):
+            block = _unit(part[begin : begin + PASSAGES_PER_BLOCK], device)  # (P, D)
+            for row in range(0, len(wanted), QUERIES_PER_BLOCK):
+                some = slice(row, row + QUERIES_PER_BLOCK)
                 rows, columns = _candidates(wanted[some], block, nearest.scores[some, -1:], depth)
                 scores = _exact(wanted[some], block, rows, columns)
                 nearest.add(some, rows, first + columns, scores)
@@ -211,11 +206,9 @@ def evaluate_retrieval(
     """Search the passages for each query by the cosine of their vectors, and score the rankings.
 
     Args:
-        encoder: see ``encoders.Encoder``; a CachedEncoder is emptied if there are more than PASSAGES_AT_ONCE passages.
-        data: queries and passages.
+        encoder: see ``encoders.Encoder``; a CachedEncoder keeps the vectors of at most PASSAGES_AT_ONCE passages.
         query_prefix, passage_prefix: are put before each query and each passage (default: the encoder's prompts).
         seed: of the bootstrap and of the examples.
-        device: where to search.
 
     Returns:
         The row of a report: the metrics, x100; half the widths of their 95 % bootstrap intervals over queries; and as details
@@ -234,13 +227,10 @@ def evaluate_retrieval(
     queries = cached.encode(data.queries, prompt=query)  # (Q, D)
 
     def parts() -> Iterator[Floats]:
-        if len(data.passages) <= PASSAGES_AT_ONCE:
-            yield cached.encode(data.passages, prompt=passage)
-            return
         for begin in range(0, len(data.passages), PASSAGES_AT_ONCE):
-            cached.forget()
+            if len(data.passages) > PASSAGES_AT_ONCE:
+                cached.forget()
             yield cached.encode(data.passages[begin : begin + PASSAGES_AT_ONCE], prompt=passage)
-        cached.forget()
 
     ranked = search(queries, parts(), DEPTH + 1, device=device).passages.cpu().numpy()
     return _score(ranked, data, seed, cached.name, cached.describe())

@@ -178,8 +178,6 @@ def data_of_documents(
     """Make the data of the pairs of documents, without a pair whose query or passage occurred before.
 
     Args:
-        pairs: see ``pairs_of_documents``.
-        hashes: file -> SHA-256.
         count: maximum number of pairs, drawn with ``seed`` and kept in their order (default: all).
 
     Raises:

@@ -43,8 +43,7 @@ class SentenceEncoder:
     >>> vectors = encoder.encode(["A film.", "A movie."], normalize=True)  # (2, D) float32
 
     Args:
-        model: the model; it is not changed.
-        dictionary: fairseq's dictionary of the model.
+        model, dictionary: the model, which is not changed, and its vocabulary.
         tokenizer: splits text into symbols of the dictionary.
         pooling: name of a pooling (default: the model's).
         dimension: keep only the first dimensions of each vector, scaled to length 1, for a model that was trained with
@@ -113,8 +112,7 @@ class SentenceEncoder:
                 of ``fairseq_clear.text.tokenizers``.
             pooling: cls, mean, max, first-last, last2 or layer:N (default: the checkpoint's pooling; mean for stock roberta
                 checkpoints, which have none).
-            dimension: keep only the first dimensions of each vector, scaled to length 1 (default: all, not scaled).
-            flow: file of ``fairseq-clear flow``, which maps each vector (default: vectors stay as they are).
+            dimension, flow: as for the class; the flow is a file of ``fairseq-clear flow``.
             device: such as ``cpu`` or ``cuda`` (default: cuda where available).
 
         Raises:

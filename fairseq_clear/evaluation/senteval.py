@@ -111,8 +111,6 @@ def evaluate_senteval(
     """Train and test classifiers on an encoder's vectors.
 
     Args:
-        encoder: see ``encoders.Encoder``.
-        data: see ``read_tasks``.
         classifiers: settings of the classifiers (default: SentEval's), see ``senteval_data.PRESETS``.
         seeds: seeds of the classifiers, all different.
     """

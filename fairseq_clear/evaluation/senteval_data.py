@@ -57,9 +57,6 @@ class Split:
     labels: "Labels"
     second: tuple[str, ...] | None = None
 
-    def __len__(self) -> int:
-        return len(self.first)
-
     def texts(self) -> tuple[str, ...]:
         """The texts of both sides."""
         return self.first + (self.second or ())
@@ -84,7 +81,6 @@ def read_task(folder: str | Path, name: str) -> TaskData:
 
     Args:
         folder: SentEval's data folder, its ``downstream`` or ``probing``, or a folder that contains the tasks' folders.
-        name: a name of TRANSFER_TASKS or PROBING_TASKS.
 
     Raises:
         UserError: a missing file, or a malformed line, with file and line.
@@ -198,7 +194,7 @@ def _split(first: Iterable[str], labels: Sequence[int], second: Iterable[str] | 
 
 def _checked(data: TaskData) -> TaskData:
     for name, split in data.splits.items():
-        if not len(split):
+        if not split.first:
             raise UserError(f"{data.name}: its {name} split holds no text ({', '.join(data.hashes)})")
         if name in ("all", "train") and len(set(split.labels.tolist())) < 2:
             raise UserError(

@@ -29,10 +29,9 @@ class UndefinedCorrelation(UserError):
 
 
 def pearson(x: npt.ArrayLike, y: npt.ArrayLike, *, where: str = "correlation") -> float:
-    """Pearson's product-moment correlation, -1 to 1. Uses only numpy, so that validation in training does not need scipy.
+    """Pearson's product-moment correlation of numbers (N,), -1 to 1.
 
     Args:
-        x, y: (N,) numbers.
         where: first words of an error message, such as the task and the file.
 
     Raises:
@@ -46,15 +45,9 @@ def pearson(x: npt.ArrayLike, y: npt.ArrayLike, *, where: str = "correlation") -
 
 def spearman(x: npt.ArrayLike, y: npt.ArrayLike, *, where: str = "correlation") -> float:
     """Spearman's rank correlation, -1 to 1: Pearson's correlation of the ranks. Arguments and errors as ``pearson``."""
-    first, second = _checked(x, y, where)
-    return pearson(average_ranks(first), average_ranks(second), where=where)
+    from scipy.stats import rankdata  # takes a second to import
 
-
-def average_ranks(values: npt.ArrayLike) -> Doubles:
-    """Ranks (N,) from 1; equal values share the mean of their ranks."""
-    _, inverse, counts = np.unique(np.asarray(values, np.float64), return_inverse=True, return_counts=True)
-    ranks: Doubles = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
-    return ranks
+    return pearson(*map(rankdata, _checked(x, y, where)), where=where)
 
 
 def _checked(x: npt.ArrayLike, y: npt.ArrayLike, where: str) -> tuple[Doubles, Doubles]:
@@ -124,8 +117,6 @@ def evaluate_sts(encoder: Encoder, data: Sequence[StsData], *, aggregation: str 
     """Score an encoder on STS tasks, without training; return the score of each task.
 
     Args:
-        encoder: see ``encoders.Encoder``.
-        data: see ``read_sts_tasks``.
         aggregation: how the subsets of a year are combined. ``all`` concatenates them and correlates once (SBERT, SimCSE),
             ``mean`` is the mean of their correlations (DeCLUTR), ``wmean`` the mean weighted by their number of pairs.
 

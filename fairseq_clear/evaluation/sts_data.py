@@ -96,7 +96,6 @@ def read_sts(folder: str | Path, task: str) -> StsData:
 
     Args:
         folder: SentEval's data folder, any folder in it on the path to the task, or a folder that contains the tasks' folders.
-        task: a name of STS_TASKS.
 
     Raises:
         UserError: an unknown task, a missing folder or file, or a malformed line, with file and line.

@@ -29,7 +29,7 @@ IGNORED = re.compile(
 )
 # Files that are not copied: weights in any format, what save writes, unfinished folders, and those of git.
 WEIGHTS = re.compile(
-    r".*\.(safetensors|bin|index\.json|h5|msgpack|onnx|ot|pt)|config\.json|onnx|openvino|\.git.*|\..*\.partial\..*"
+    r".*\.(safetensors|bin|index\.json|h5|msgpack|onnx|ot|pt)|config\.json|onnx|openvino|\.git.*|\..*\.(partial|lock)"
 )
 # Settings of config.json that are those of the merged weights; all others are those of START.
 AS_SAVED = {"architectures", "dtype", "torch_dtype"}

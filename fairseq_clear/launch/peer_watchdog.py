@@ -36,12 +36,7 @@ class PeerWatchdog:
     """
 
     def __init__(self, host: str, device: torch.device) -> None:
-        """Connect the workers. A collective: every worker must call it, after ``torch.distributed`` was initialised.
-
-        Args:
-            host: address of the first worker.
-            device: device of the tensor to broadcast, as the backend requires.
-        """
+        """Connect the workers to the first one, at ``host``. A collective on ``device``: every worker must call it."""
         self.rank, self.peers = dist.get_rank(), dict[socket.socket, str]()
         server = socket.create_server(("", 0), backlog=dist.get_world_size()) if self.rank == 0 else None
         port = torch.tensor([server.getsockname()[1] if server else 0], device=device)
@@ -109,5 +104,4 @@ def _keep_alive(peer: socket.socket) -> None:
     peer.settimeout(None)
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in KEEPALIVE.items():
-        if hasattr(socket, name):  # Linux has them all
-            peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

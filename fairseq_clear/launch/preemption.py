@@ -8,7 +8,6 @@ with 75. The same command then resumes as if the run had not been stopped.
 import logging
 import math
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -31,7 +30,6 @@ __all__ = ["COMMANDS", "Preemption", "main"]
 
 logger = logging.getLogger(__name__)
 
-SIGNALS = (signal.SIGUSR1, signal.SIGTERM)
 TIMEOUT = "FAIRSEQ_CLEAR_TIMEOUT"  # seconds that a collective may take; workers also wait while the first one validates
 RESETS = ("reset_optimizer", "reset_lr_scheduler", "reset_meters", "reset_dataloader")
 COMMANDS: dict[str, Callable[[], None]] = {
@@ -43,13 +41,12 @@ COMMANDS: dict[str, Callable[[], None]] = {
 class Preemption:
     """Adds to a worker under Slurm: checks of the settings, a timeout for collectives, and a watchdog for lost workers."""
 
-    def __init__(self) -> None:
-        self.watchdog: PeerWatchdog | None = None
+    watchdog: PeerWatchdog | None = None
 
     def install(self) -> None:
         """Install the signal handlers and replace fairseq's functions; call once per process."""
         # scripts/slurm/start.py has blocked the signals until now
-        stopping.listen(SIGNALS, leave=lambda code: self.exit(stopping.EXIT_PREEMPTED, 0))
+        stopping.listen(leave=lambda code: self.exit(stopping.EXIT_PREEMPTED, 0))
         self._call_main, self._distributed_init = distributed_utils.call_main, distributed_utils.distributed_init
         distributed_utils.call_main, distributed_utils.distributed_init = self.call_main, self.distributed_init
 
@@ -59,9 +56,7 @@ class Preemption:
         self._call_main(cfg, main, **kwargs)
 
     def distributed_init(self, cfg: Any) -> int:
-        """Call fairseq's ``distributed_init``, with a timeout, gloo for ``--cpu``, and the watchdog."""
-        if cfg.common.cpu and cfg.distributed_training.distributed_backend == "nccl":
-            cfg.distributed_training.distributed_backend = "gloo"
+        """Call fairseq's ``distributed_init``, with a timeout and the watchdog."""
         stock = dist.init_process_group
         dist.init_process_group = partial(stock, timeout=timedelta(seconds=_timeout()))
         try:

@@ -115,19 +115,17 @@ def write_whole(obj: Any, filename: str, async_write: bool = False) -> None:
         return
     for attempt in range(ATTEMPTS):
         try:
-            with files.write_whole(filename) as stream:
-                torch.save(obj, stream)
+            save(obj, filename)
             return
         except (OSError, RuntimeError) as error:
-            cause = _system_error(error)
-            if attempt + 1 < ATTEMPTS and getattr(cause, "errno", None) not in DISK_FULL:
+            if attempt + 1 < ATTEMPTS and getattr(error, "errno", None) not in DISK_FULL:
                 time.sleep(SECONDS_BETWEEN)
                 continue
             if is_crash:  # the error that ended the run is more important
-                logger.warning("%s: cannot write it (%s)", filename, one_line(cause))
+                logger.warning("%s: cannot write it (%s)", filename, one_line(error))
                 return
             raise UserError(
-                f"{filename}: cannot write it ({getattr(cause, 'strerror', None) or one_line(cause)}); the checkpoints "
+                f"{filename}: cannot write it ({getattr(error, 'strerror', None) or one_line(error)}); the checkpoints "
                 "before it are complete: free some space, and rerun the same command"
             ) from None
 
@@ -144,9 +142,9 @@ def verify_folder(save_dir: str) -> None:
 
 
 def save(state: Any, path: str | Path) -> None:
-    """Call ``torch.save``, with an OSError instead of a RuntimeError if the disk is full."""
+    """Call ``torch.save``, atomically, with an OSError instead of a RuntimeError if the disk is full."""
     try:
-        with open(path, "wb") as stream:
+        with files.write_whole(path) as stream:
             torch.save(state, stream)
     except RuntimeError as error:
         raise _system_error(error) from None

@@ -3,7 +3,6 @@
 import argparse
 import ast
 import atexit
-import logging
 import math
 import queue
 import sys
@@ -158,5 +157,3 @@ def silence_known_warnings() -> None:
         r"\s*The strict flag in the compose API",
     ):
         warnings.filterwarnings("ignore", message=message, category=UserWarning)
-    # "Please install tensorboardX", logged at every import by an unrelated task
-    logging.getLogger("fairseq.tasks.text_to_speech").setLevel(logging.WARNING)

@@ -36,6 +36,8 @@ def train_step(self: Trainer, samples: Any, raise_oom: bool = False) -> Any:
     """
     update, skipped = self.get_num_updates() + 1, getattr(self, "_clear_skipped", 0)
     stock = original("fairseq.trainer:Trainer.train_step")
+    if isinstance(self.task, RunTask):
+        stopping.log_data_wait()
     try:
         output = stock(self, samples, raise_oom=raise_oom or self.data_parallel_world_size > 1)
     except FloatingPointError as error:

@@ -32,14 +32,11 @@ DETAILS: dict[str, tuple[str, ...]] = {
 FIRST = {"loss": "loss", "contrastive_accuracy": "accuracy"}  # metrics of the first update that are logged -> labels
 
 
-class Detail(logging.Filter):
-    """Hides details from the console: settings, the model's modules, and the messages of DETAILS."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the console shows the record; it always shows warnings."""
-        if record.levelno > logging.INFO:
-            return True
-        return isinstance(record.msg, str) and not record.msg.startswith(DETAILS.get(record.name, ("\0",)))
+def is_shown(record: logging.LogRecord) -> bool:
+    """Whether the console shows a record: warnings, and messages except settings, the model's modules and DETAILS."""
+    if record.levelno > logging.INFO:
+        return True
+    return isinstance(record.msg, str) and not record.msg.startswith(DETAILS.get(record.name, ("\0",)))
 
 
 def set_up(cfg: Any) -> None:
@@ -52,12 +49,9 @@ def set_up(cfg: Any) -> None:
             logging.config.dictConfig(config)
         with open_dict(cfg):
             del cfg.job_logging_cfg
-    streams = [
-        h for h in root.handlers if isinstance(h, logging.StreamHandler) and not isinstance(h, logging.FileHandler)
-    ]
+    streams = [handler for handler in root.handlers if type(handler) is logging.StreamHandler]
     for handler in streams:
-        if not any(isinstance(known, Detail) for known in handler.filters):
-            handler.addFilter(Detail())
+        handler.addFilter(is_shown)
     if cfg.common.log_file and is_first:
         file = logging.FileHandler(cfg.common.log_file)
         if streams:

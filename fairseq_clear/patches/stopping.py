@@ -23,6 +23,7 @@ import torch
 import torch.distributed as dist
 from fairseq import checkpoint_utils
 from fairseq.file_io import PathManager
+from fairseq.logging import metrics
 
 from fairseq_clear.errors import UserError, exit_on_user_error
 from fairseq_clear.lifecycle import RunTask
@@ -50,6 +51,8 @@ class _State:
     is_training: bool = False  # whether an update has been made, so that there is something to save
     is_validating: bool = False
     is_leaving: bool = False  # whether the process is exiting
+    began: float = 0.0  # time at which the last update began
+    ended: float = 0.0  # time at which it was validated and saved, if due; 0 before the first
     leave: Callable[[int], Any] = sys.exit  # called to exit, once everything is saved
 
 
@@ -57,8 +60,8 @@ _state = _State()
 early_stopping: dict[str, float] = {}  # best: the best score of a validation; misses: number of validations since
 
 
-def listen(signals: tuple[signal.Signals, ...] = SIGNALS, *, leave: Callable[[int], Any] | None = None) -> None:
-    """Handle signals, and call ``leave`` with the exit code when everything is saved (default: ``sys.exit``).
+def listen(*, leave: Callable[[int], Any] | None = None) -> None:
+    """Handle SIGNALS, and call ``leave`` with the exit code when everything is saved (default: ``sys.exit``).
 
     Does nothing outside the main thread, or for a signal that is ignored (``nohup``).
     """
@@ -66,7 +69,7 @@ def listen(signals: tuple[signal.Signals, ...] = SIGNALS, *, leave: Callable[[in
         _state.leave = leave
     if threading.current_thread() is not threading.main_thread():
         return
-    taken = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]
+    taken = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
     for number in taken:
         signal.signal(number, _handle_signal)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, taken)
@@ -133,7 +136,7 @@ def validate_and_save(
     except _Interrupted:
         _save_and_leave(_agreed_exit_code(), cfg, trainer, epoch_itr)
     finally:
-        _state.is_validating = False
+        _state.is_validating, _state.ended = False, time.monotonic()
 
 
 def should_stop_early(cfg: Any, valid_loss: float | None) -> bool:
@@ -153,6 +156,14 @@ def should_stop_early(cfg: Any, valid_loss: float | None) -> bool:
         "early stop: %s has not improved for %d validations", settings.best_checkpoint_metric, settings.patience
     )
     return True
+
+
+def log_data_wait() -> None:
+    """Log the share of the time since the last update began in which this worker waited for its data."""
+    now, since = time.monotonic(), _state.began
+    if _state.ended:
+        metrics.log_scalar("data_wait", (now - _state.ended) / (now - since), weight=now - since, round=3)
+    _state.began = now
 
 
 def check_validation() -> None:

@@ -3,6 +3,7 @@
 import copy
 import logging
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from fairseq_clear.patches.precision import has_overflowed
 from fairseq_clear.tasks.config import ClearLMConfig
 from fairseq_clear.tasks.corpus_mix import Corpus, check_corpora, load_mix, parse_mix
 from fairseq_clear.tasks.guide_encoder import load_guide
-from fairseq_clear.tasks.run_messages import DataWait, Watch, log_summary
+from fairseq_clear.tasks.run_messages import Watch, log_summary
 from fairseq_clear.tasks.run_record import (
     check_allowed,
     check_same_architecture,
@@ -80,7 +81,6 @@ class ClearLMTask(MaskedLMTask):
         self.record: dict[str, Any] = {}
         self.mix: list[Corpus] = []
         self.watch = Watch(dropout_only=cfg.views == "same" and cfg.augment == "none")
-        self.data_wait = DataWait()
         self.chain = self._build_chain()
         folder = str(self.folder)
         self.sts = StsValidation(cfg.eval_sts, folder) if cfg.eval_sts else None
@@ -199,16 +199,14 @@ class ClearLMTask(MaskedLMTask):
             check_data_files(path, self.text_entries)
             return data_utils.load_indexed_dataset(path, self.source_dictionary)
 
-        def aligned(name: str) -> Any:
-            return aligned_sentences(sentences, name, load, flag="--views paraphrase")
-
         if self.cfg.hard_negatives and isinstance(sentences, Documents):
             raise UserError("--hard-negatives: only works with views of sentences, such as same and paraphrase")
         settings = {name: getattr(self.cfg, name) for name in find_view_source(self.cfg.views)[0].settings}
-        source = build_view_source(self.cfg.views, sentences, aligned=aligned, settings=settings)
+        aligned = partial(aligned_sentences, sentences, load=load)
+        views = partial(aligned, flag="--views paraphrase")
+        source = build_view_source(self.cfg.views, sentences, aligned=views, settings=settings)
         if self.cfg.hard_negatives:
-            names = self.cfg.hard_negatives.split(",")
-            negatives = [aligned_sentences(sentences, name, load, flag="--hard-negatives") for name in names]
+            negatives = [aligned(name, flag="--hard-negatives") for name in self.cfg.hard_negatives.split(",")]
             source = WithHardNegatives(source, negatives, sentences)
         only_positives = str(self.cfg.augment_texts) == "positives"
         return ViewMaker(
@@ -249,10 +247,7 @@ class ClearLMTask(MaskedLMTask):
         """
         if isinstance(dataset, MixedDataset) and dataset.is_separate:
             dataset.workers, kwargs["grouped_shuffling"] = num_shards, True
-        batches = super().get_batch_iterator(dataset, *args, num_shards=num_shards, **kwargs)
-        if dataset is self.datasets.get(self.cfg.train_subset):
-            self.data_wait.watch(batches)
-        return batches
+        return super().get_batch_iterator(dataset, *args, num_shards=num_shards, **kwargs)
 
     def load_sentences(self, split: str, epoch: int = 1, combine: bool = False) -> Any:
         """Load the sentences of a split, or its documents if ``--views`` reads documents, before masks and views.
@@ -295,11 +290,6 @@ class ClearLMTask(MaskedLMTask):
         check_metric(cfg)
         check_allowed(cfg)
         parse_mix(cfg.task.mix, cfg.task.data if cfg.task.mix else "", cfg.task.mix_batches)
-
-    @property
-    def reads_documents(self) -> bool:
-        """Whether an item of the data set is a document rather than a text."""
-        return find_view_source(self.cfg.views)[0].needs_documents
 
     def check_checkpoint(self, trainer: Any, path: str, state: dict[str, Any], *, resumes: bool) -> None:
         """Check a checkpoint from which the run is about to resume, or only to start from its weights.
@@ -375,6 +365,4 @@ class ClearLMTask(MaskedLMTask):
         for name, validation in (("sts_spearman", self.sts), ("retrieval_mrr", self.retrieval)):
             if validation is not None and validation.score is not None and self.watch.update is None:
                 metrics.log_scalar(name, validation.score, round=2)
-        if self.watch.update is not None:
-            metrics.log_scalar("data_wait", self.data_wait.share(), round=3)
         self.watch(logging_outputs, self.needs.max_update)

@@ -33,7 +33,6 @@ class GuideEncoder:
         self.model = model.eval().requires_grad_(False)
         self.width = int(model.args.encoder_embed_dim)
         self._entries, self._mask = len(dictionary), dictionary.index("<mask>")
-        self._place: tuple[torch.device, torch.dtype] | None = None
 
     @torch.no_grad()
     def __call__(self, tokens: Tensor, lengths: Sequence[int], like: Tensor) -> Tensor:
@@ -44,9 +43,7 @@ class GuideEncoder:
             lengths: number of tokens of each row.
             like: a tensor with the device and the precision in which to compute.
         """
-        if self._place != (like.device, like.dtype):
-            self._place = like.device, like.dtype
-            self.model.to(device=like.device, dtype=like.dtype)
+        self.model.to(device=like.device, dtype=like.dtype)
         return self.model.embed_parts(tokens.masked_fill(tokens >= self._entries, self._mask), lengths)
 
 

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 from fairseq_clear.data.mixed_dataset import MixedDataset
 from fairseq_clear.lifecycle import Needs
 from fairseq_clear.tasks.corpus_mix import describe_mix
+from fairseq_clear.views.view_table import find_view_source
 
 logger = logging.getLogger("fairseq_clear")
 
@@ -35,7 +35,8 @@ def log_summary(task: Any, trainer: Any) -> None:
 def _lines(task: Any, trainer: Any) -> Iterator[tuple[str, str]]:
     cfg, model = trainer.cfg, trainer.get_model()
     data = task.datasets[cfg.dataset.train_subset]
-    items = "documents" if data.view_maker is not None and task.reads_documents else "texts"
+    is_of_documents = data.view_maker is not None and find_view_source(cfg.task.views)[0].needs_documents
+    items = "documents" if is_of_documents else "texts"
     is_mixed = isinstance(data, MixedDataset)
     read = f"{len(data):,} {items} {'per epoch' if is_mixed else 'to train on'}"
     yield "data", f"{cfg.task.data}, {read}, vocabulary of {len(task.dictionary):,}"
@@ -149,48 +150,6 @@ class Watch:
         if message not in self.said:
             self.said.add(message)
             logger.warning(message)
-
-
-class DataWait:
-    """Measures which share of a training's time this worker waits for its data."""
-
-    def __init__(self) -> None:
-        self.waited, self.since = 0.0, time.perf_counter()
-
-    def watch(self, batches: Any) -> None:
-        """Time ``next`` of the epochs of fairseq's iterator over batches."""
-        begin = batches.next_epoch_itr
-
-        def next_epoch_itr(*args: Any, **kwargs: Any) -> Any:
-            epoch = begin(*args, **kwargs)
-            epoch._itr = _Timed(epoch._itr, self)
-            return epoch
-
-        batches.next_epoch_itr = next_epoch_itr
-
-    def share(self) -> float:
-        """The share of the time since the last call, from 0 to 1."""
-        now = time.perf_counter()
-        share = self.waited / max(now - self.since, 1e-9)
-        self.waited, self.since = 0.0, now
-        return share
-
-
-class _Timed:
-    """An iterator over batches, whose ``next`` is timed."""
-
-    def __init__(self, batches: Any, wait: DataWait) -> None:
-        self._batches, self._wait = batches, wait
-
-    def __next__(self) -> Any:
-        start = time.perf_counter()
-        try:
-            return next(self._batches)
-        finally:
-            self._wait.waited += time.perf_counter() - start
-
-    def __getattr__(self, name: str) -> Any:  # such as fairseq's ``take``
-        return getattr(self._batches, name)
 
 
 def _total(logs: Sequence[Mapping[str, Any]], name: str) -> float:

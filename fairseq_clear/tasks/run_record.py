@@ -24,7 +24,8 @@ from fairseq_clear.text.synonym_files import SYNONYMS_NPZ
 from fairseq_clear.views.paraphrase_views import ORIGINAL, PARAPHRASES
 from fairseq_clear.views.view_table import find_view_source
 
-# Settings of fairseq's own sections that determine the result of a run, by what they determine: a run resumes with the same.
+# Settings of fairseq's own sections that determine the result of a run, by what they determine. All others of these sections
+# may differ when the run resumes.
 DETERMINING = {
     "common": {
         "random numbers": "seed",
@@ -37,21 +38,6 @@ DETERMINING = {
     },
     "optimization": {"the updates": "lr update_freq clip_norm sentence_avg skip_remainder_batch use_bmuf"},
     "distributed_training": {"the order": "fix_batches_to_gpus"},
-}
-# The other settings of fairseq's dataset and optimization sections, by the reason why a run resumes with another value.
-FREE_OF_FAIRSEQ = {
-    "dataset": {
-        "speed alone": "num_workers data_buffer_size",
-        "validation alone": "valid_subset combine_valid_subsets ignore_unused_valid_subsets validate_interval "
-        "validate_interval_updates validate_after_updates fixed_validation_seed disable_validation max_tokens_valid "
-        "batch_size_valid max_valid_steps skip_invalid_size_inputs_valid_test",
-        "not used in training": "gen_subset",
-        "not used by clear_lm": "dataset_impl required_seq_len_multiple",
-    },
-    "optimization": {
-        "when the run ends": "max_epoch max_update stop_time_hours stop_min_lr",
-        "messages alone": "debug_param_names",
-    },
 }
 # Settings of the other sections that may differ: they name files, whose content is compared, or affect memory and speed.
 FREE = {
@@ -77,7 +63,6 @@ def run_record(cfg: Any, model: Any, chain: Chain) -> dict[str, Any]:
     """Return the settings that determine a run, by name; equal for ``fairseq-train`` and ``fairseq-hydra-train``.
 
     Args:
-        cfg: fairseq's configuration.
         model: the model, whose ``args`` contain the defaults of its architecture.
         chain: the augmentation, which says whether the synonym table determines the run.
     """

@@ -14,22 +14,19 @@ from fairseq_clear.views.view_table import find_view_source
 # train nothing. If a setting is a list, each number must be in the range. None means "not given" and is always allowed.
 Ranges = dict[str, tuple[Callable[[float], bool], str]]
 WHOLE: Ranges = {
-    "a whole number, 1 or more": (
-        lambda number: number >= 1,
-        "batch_size max_tokens update_freq mlm_copies queue_size segments",
-    ),
-    "a whole number from 0 to 4294967295": (lambda number: 0 <= number < 2**32, "seed"),
+    "a whole number, 1 or more": (lambda n: n >= 1, "batch_size max_tokens update_freq mlm_copies queue_size segments"),
+    "a whole number from 0 to 4294967295": (lambda n: 0 <= n < 2**32, "seed"),
     "a whole number, 0 or more": (
-        lambda number: number >= 0,
+        lambda n: n >= 0,
         "frozen_layers projection_layers projection_hidden_dim projection_dim encode_chunk_size",
     ),
-    "a whole number, 3 or more": (lambda number: number >= 3, "tokens_per_sample"),
-    "an even number, or 0 for full attention": (lambda number: number >= 0 and number % 2 == 0, "attention_window"),
+    "a whole number, 3 or more": (lambda n: n >= 3, "tokens_per_sample"),
+    "an even number, or 0 for full attention": (lambda n: n >= 0 and n % 2 == 0, "attention_window"),
 }
 REAL: Ranges = {
-    "0 or more": (lambda number: number >= 0, "lr contrastive_weight mlm_weight regularizer_weight"),
-    "a number above 0": (lambda number: number > 0, "temperature layer_norm_eps"),
-    "a number from 0 to 1": (lambda number: 0 <= number <= 1, "key_momentum"),
+    "0 or more": (lambda n: n >= 0, "lr contrastive_weight mlm_weight regularizer_weight"),
+    "a number above 0": (lambda n: n > 0, "temperature layer_norm_eps"),
+    "a number from 0 to 1": (lambda n: 0 <= n <= 1, "key_momentum"),
 }
 NUMBERS = {name: words for words, (_, names) in (WHOLE | REAL).items() for name in names.split()}
 SECTIONS = ("common", "dataset", "optimization", "task", "criterion", "model")

@@ -13,7 +13,7 @@ from fairseq.distributed import utils as distributed_utils
 from fairseq_clear.distributed import world_size
 from fairseq_clear.evaluation.retrieval import METRICS, score_rankings, search
 from fairseq_clear.evaluation.retrieval_data import read_pairs_file
-from fairseq_clear.evaluation.sts import UndefinedCorrelation, spearman
+from fairseq_clear.evaluation.sts import UndefinedCorrelation, cosine, spearman
 from fairseq_clear.evaluation.sts_data import read_sts, read_sts_file
 from fairseq_clear.models.encoding import Floats, encode_texts, prompts_of, sentence_settings
 from fairseq_clear.shared_work import Workers, gather_blocks
@@ -23,7 +23,6 @@ from fairseq_clear.text.tokenizers import Tokenizer
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_TASK = "STS-B-dev"
 DEPTH = 10
 DEFAULT: tuple[str, ...] = ()  # the default prompt of the encoder, in place of names of prompts
 VectorsOf = Callable[[Sequence[str], Sequence[str]], Floats]  # of texts, and the names of their prompt
@@ -67,7 +66,7 @@ class StsValidation(_Validation):
     """
 
     def __init__(self, source: str, data_bin: str) -> None:
-        self.data = read_sts(source, DEFAULT_TASK) if os.path.isdir(source) else read_sts_file(source)
+        self.data = read_sts(source, "STS-B-dev") if os.path.isdir(source) else read_sts_file(source)
         super().__init__(data_bin, {DEFAULT: self.data.texts()})
         logger.info("--eval-sts: %d pairs of %s, %d different texts", len(self.data), self.data.name, len(self.texts))
 
@@ -75,9 +74,7 @@ class StsValidation(_Validation):
         """The correlation; 0 for a collapsed model, all of whose cosines are equal."""
         cosines, gold = [], []
         for pairs in self.data.subsets.values():
-            sides = [vectors_of(texts, DEFAULT) for texts in (pairs.first, pairs.second)]
-            first, second = (side / np.maximum(np.linalg.norm(side, axis=1, keepdims=True), 1e-12) for side in sides)
-            cosines.append((first * second).sum(axis=1))
+            cosines.append(cosine(vectors_of(pairs.first, DEFAULT), vectors_of(pairs.second, DEFAULT)))
             gold.append(pairs.scores)
         try:
             return spearman(np.concatenate(cosines), np.concatenate(gold), where=f"--eval-sts {self.data.name}")

@@ -14,7 +14,7 @@ import fairseq_clear.criterions.clear_nt_xent as nt_xent_module
 import fairseq_clear.criterions.clear_self_guided as self_guided_module
 from fairseq_clear.criterions.clear_moco import ClearMocoCriterion
 from fairseq_clear.data.dataset import ClearDataset
-from fairseq_clear.distributed import Layout, all_gather_ragged, all_gather_rows, choose_device
+from fairseq_clear.distributed import Layout, agree_on_counts, all_gather_rows, choose_device
 from tests.conftest import Ranks
 from tests.training import Case, configuration, distance, update, updates
 
@@ -214,11 +214,12 @@ def test_the_empty_batch_of_fairseq_changes_the_update(single: Results, several:
 def gather_and_weigh(rank: int, counts: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor, int]:
     """Gradient of sum_{rank, j} (rank + 1) * (j + 1) * key_j: each key's is known by hand."""
     rows = (torch.arange(counts[rank] * 2, dtype=torch.float32).reshape(-1, 2) + 100 * rank).requires_grad_()
-    gathered, offset = all_gather_ragged(rows)
+    layout = agree_on_counts(len(rows), rows.device)
+    gathered = all_gather_rows(rows, layout)
     position = torch.arange(1, gathered.shape[0] + 1).unsqueeze(1)
     ((rank + 1) * position * gathered).sum().backward()
     assert rows.grad is not None
-    return gathered.detach(), rows.grad, offset
+    return gathered.detach(), rows.grad, layout.offset
 
 
 @pytest.mark.slow
@@ -238,9 +239,9 @@ def test_gathering_unequal_rows(counts: tuple[int, ...], ranks: Ranks) -> None:
 
 def test_alone_gathering_is_the_identity() -> None:
     rows = torch.ones(3, 2)
-    gathered, offset = all_gather_ragged(rows)
-    assert gathered is rows
-    assert offset == 0
+    layout = agree_on_counts(3, rows.device)
+    assert all_gather_rows(rows, layout) is rows
+    assert layout.offset == 0
 
 
 def test_each_worker_of_a_machine_has_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation import embedding_files
 from fairseq_clear.evaluation.embedding_files import (
     Sentences,
     check_output,
@@ -41,6 +42,11 @@ def write(source, output, encode=letters, sentences=None, **options):
     return write_array(output, source, "text", found, encode, 2, {"seed": 1}, workers=Workers(), **options)
 
 
+@pytest.fixture(autouse=True)
+def blocks_of_seven(monkeypatch):
+    monkeypatch.setattr(embedding_files, "BLOCK", 7)
+
+
 @pytest.fixture
 def source(tmp_path):
     path = tmp_path / "in.txt"
@@ -62,9 +68,10 @@ def test_every_line_is_one_text(tmp_path, suffix, pack, end):
 
 
 @pytest.mark.parametrize("block", [1, 4, 100])
-def test_blocks_make_one_array(source, tmp_path, block):
+def test_blocks_make_one_array(source, tmp_path, block, monkeypatch):
+    monkeypatch.setattr(embedding_files, "BLOCK", block)
     output, blocks = tmp_path / "out.npy", []
-    report = write(source, output, lambda texts: (blocks.append(texts), letters(texts))[1], block=block)
+    report = write(source, output, lambda texts: (blocks.append(texts), letters(texts))[1])
     vectors = np.load(output)
     assert vectors.dtype == np.float32 and (vectors == EXPECTED).all()
     assert max(map(len, blocks)) <= block and sum(blocks, []) == LINES
@@ -77,22 +84,26 @@ def test_blocks_make_one_array(source, tmp_path, block):
 
 
 def test_a_full_disk_keeps_finished_blocks(source, tmp_path, monkeypatch):
-    pwrite, calls, output = os.pwrite, [], tmp_path / "out.npy"
+    fsync, calls, output = os.fsync, [], tmp_path / "out.npy"
 
-    def full(file, rows, place):
-        calls.append(place)
-        if len(calls) == 3:
-            raise OSError(28, "No space left on device")
-        return pwrite(file, rows[:5], place)  # a write may be partial
+    def full(file):
+        if os.readlink(f"/proc/self/fd/{file}").endswith("vectors.npy"):
+            calls.append(file)
+            if len(calls) == 2:
+                raise OSError(28, "No space left on device")
+        fsync(file)
 
     output.write_text("old")
-    monkeypatch.setattr(os, "pwrite", full)
-    with pytest.raises(UserError, match=r"No space left on device; finished blocks are kept in .*out\.npy\.partial"):
-        write(source, output, block=1)
+    monkeypatch.setattr(embedding_files, "BLOCK", 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(
+            UserError, match=r"No space left on device; finished blocks are kept in .*out\.npy\.partial"
+        ):
+            write(source, output)
     assert output.read_text() == "old"
-    monkeypatch.undo()
     blocks = []
-    write(source, output, lambda texts: (blocks.append(texts), letters(texts))[1], block=1)
+    write(source, output, lambda texts: (blocks.append(texts), letters(texts))[1])
     assert (np.load(output) == EXPECTED).all() and len(blocks) == 5  # the first one was finished
     assert not (tmp_path / "out.npy.partial").exists()
 
@@ -171,14 +182,15 @@ def write_rows(tmp_path, rows, **options):
     """Embed as many lines as there are rows, whose vectors they are."""
     source = tmp_path / "rows.txt"
     source.write_text("".join(f"{number}\n" for number in range(len(rows))))
-    options = {"block": 7, "workers": Workers(), **options}
     settings = {"rows": hashlib.sha256(rows.tobytes()).hexdigest()}
 
     def encode(texts):
         return rows[[int(text) for text in texts]], EncodingCounts(len(texts))
 
     found = scan_sentences(source)
-    return write_array(tmp_path / "out.npy", source, "text", found, encode, rows.shape[1], settings, **options)
+    return write_array(
+        tmp_path / "out.npy", source, "text", found, encode, rows.shape[1], settings, workers=Workers(), **options
+    )
 
 
 @pytest.mark.parametrize("count", [1, 5, 60])

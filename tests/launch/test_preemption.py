@@ -75,7 +75,7 @@ def start(command: Sequence[str], data: Path, folder: Path, *flags: str, workers
         line = [*command, "fairseq-train", str(data), *FLAGS, "--save-dir", str(folder), *flags]
         if workers > 1:
             line += ["--distributed-init-method", meet, "--distributed-world-size", str(workers), "--device-id", "0"]
-            line += ["--distributed-rank", str(rank), "--distributed-no-spawn"]
+            line += ["--distributed-rank", str(rank), "--distributed-no-spawn", "--distributed-backend", "gloo"]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
         with (folder / f"log{rank}").open("a") as log:  # a session of its own, as of a terminal
             options: Any = {"stdout": log.fileno(), "stderr": log.fileno(), "start_new_session": True}
@@ -85,7 +85,6 @@ def start(command: Sequence[str], data: Path, folder: Path, *flags: str, workers
 
 WRAPPED = (sys.executable, "-m", "fairseq_clear.launch.preemption")
 STOCK = (sys.executable, "-c", "import sys; sys.argv.pop(1); from fairseq_cli.train import cli_main; cli_main()")
-GLOO = ("--distributed-backend", "gloo")
 
 
 @contextmanager
@@ -141,7 +140,7 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
 def undisturbed(data_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two workers, 21 updates, by fairseq itself."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    assert finish(start(STOCK, data_bin, folder, *GLOO)) == [0, 0], log(folder)[-3000:]
+    assert finish(start(STOCK, data_bin, folder)) == [0, 0], log(folder)[-3000:]
     return folder
 
 
@@ -195,14 +194,13 @@ def test_stopped_after_the_last_update(undisturbed: Path, data_bin: Path, tmp_pa
 @pytest.mark.parametrize("workers", [1, 2])
 def test_ctrl_c_on_plain_fairseq_train(workers: int, undisturbed: Path, data_bin: Path, tmp_path: Path) -> None:
     """A terminal signals every process of a command, the data loader's too; with two workers, one is signalled here."""
-    flags = GLOO if workers > 1 else ()
-    with paused(data_bin, tmp_path / "run", *flags, workers=workers, script=PLAIN_PAUSE) as processes:
+    with paused(data_bin, tmp_path / "run", workers=workers, script=PLAIN_PAUSE) as processes:
         os.killpg(processes[-1].pid, signal.SIGINT)
     assert [process.returncode for process in processes] == [EXIT_INTERRUPTED] * workers, log(tmp_path / "run")[-3000:]
     text = log(tmp_path / "run")
     assert "stopped by a signal after update 11" in text and "the same command resumes from there" in text
     assert "Traceback" not in text
-    assert finish(start(STOCK, data_bin, tmp_path / "run", *flags, workers=workers)) == [0] * workers
+    assert finish(start(STOCK, data_bin, tmp_path / "run", workers=workers)) == [0] * workers
     assert "from update 11 of" in log(tmp_path / "run")
     if workers == 1:
         undisturbed = tmp_path / "straight"

@@ -3,11 +3,14 @@
 import logging
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from fairseq.logging import metrics
 
-from fairseq_clear.patches.run_console import Detail
+from fairseq_clear.patches import stopping
+from fairseq_clear.patches.run_console import is_shown
 from tests.faults.commands import NT_XENT, fairseq_train, run
 
 FLAGS = ("--max-update", "6", "--log-interval", "2", "--log-format", "simple", "--disable-validation")
@@ -40,6 +43,8 @@ def test_the_summary_has_ten_lines(printed: tuple[list[str], str]) -> None:
     assert summary["workers"] == "1 on CPU, float32"
     assert summary["updates"] == "6, adam at 0.003, fixed"
     assert any(line.endswith("all metrics every 2 updates") and "loss" in line for line in lines)
+    waits = [float(share) for line in lines for share in re.findall(r"data_wait=([\d.]+)", line)]
+    assert len(waits) == 3 and all(0 < share < 1 for share in waits)
 
 
 def test_the_log_file_has_everything(printed: tuple[list[str], str]) -> None:
@@ -54,10 +59,23 @@ def test_the_log_file_has_everything(printed: tuple[list[str], str]) -> None:
 
 def test_warnings_and_unknown_messages_are_shown() -> None:
     def shown(name: str, level: int, message: object) -> bool:
-        return Detail().filter(logging.LogRecord(name, level, "", 0, message, None, None))
+        return is_shown(logging.LogRecord(name, level, "", 0, message, None, None))
 
     assert shown("fairseq.trainer", logging.WARNING, "Preparing to load checkpoint x")
     assert shown("fairseq.trainer", logging.INFO, "NOTE: gradient overflow detected, ignoring gradient")
     assert shown("another", logging.INFO, "task: x")
     assert not shown("fairseq.trainer", logging.INFO, "Preparing to load checkpoint x")
     assert not shown("fairseq_cli.train", logging.INFO, torch.nn.Linear(1, 1))
+
+
+def test_the_share_of_the_time_that_a_run_waits_for_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    state, now = stopping._State(), 0.0
+    monkeypatch.setattr(stopping, "_state", state)
+    monkeypatch.setattr(stopping, "time", SimpleNamespace(monotonic=lambda: now))
+    with metrics.aggregate(new_root=True) as logged:
+        for waited, computed in ((7, 1), (2, 6), (3, 2)):
+            now += waited
+            stopping.log_data_wait()
+            now += computed
+            state.ended = now
+    assert logged.get_smoothed_value("data_wait") == pytest.approx((2 + 3) / (1 + 2 + 6 + 3), abs=5e-4)
