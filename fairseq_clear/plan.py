@@ -149,7 +149,7 @@ class Recipe:
     """Model, criterion and data of a recipe, on the meta device, where micro-batches run without computing values.
 
     Args:
-        cfg: fairseq's configuration, see ``read_recipe``; without ``task.data``, texts are random words of the maximum length.
+        cfg: from ``read_recipe``; without ``task.data``, texts are random words of the maximum length.
         vocabulary: number of embedding rows, including special symbols, if ``task.data`` is empty.
 
     Attributes:
@@ -256,12 +256,8 @@ class Plan:
 def make_plan(recipe: Recipe, gpus: int, memory: float, rate: float, global_batch: int | None = None) -> Plan:
     """Estimate the cost of a recipe on several GPUs, and choose the chunk size.
 
-    Args:
-        recipe: the recipe.
-        gpus: number of GPUs.
-        memory: memory of one GPU in bytes.
-        rate: floating-point operations per second that one GPU achieves.
-        global_batch: texts per update on all GPUs (default: the recipe's batch size x ``update_freq`` x ``gpus``).
+    One GPU has ``memory`` bytes, and achieves ``rate`` floating-point operations per second. ``global_batch`` is the number of
+    texts per update on all GPUs (default: the recipe's batch size x ``update_freq`` x ``gpus``).
 
     Raises:
         UserError: the batch cannot be divided evenly or does not fit into memory, or the recipe has no number of updates.
@@ -314,10 +310,8 @@ def make_plan(recipe: Recipe, gpus: int, memory: float, rate: float, global_batc
 def read_recipe(name: str, overrides: Sequence[str] = (), data: str = "") -> Any:
     """Return fairseq's configuration for a recipe, as fairseq-hydra-train composes it.
 
-    Args:
-        name: a .yaml file, or EXAMPLE/CONFIG for examples/EXAMPLE/config/CONFIG.yaml.
-        overrides: such as ``+ablation=del_word`` or ``dataset.batch_size=16``; ``++`` for a setting that is not in the file.
-        data: data folder, as for fairseq-train; empty to leave out every setting that names a file.
+    ``name`` and ``overrides`` are the values of ``fairseq-clear plan --config``. Without a data folder ``data``, every setting
+    that names a file is left out.
 
     Raises:
         UserError: the file does not exist, hydra rejects it or an override, or the cost of a setting cannot be estimated.

@@ -8,7 +8,6 @@ import pytest
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.sts_data import read_columns
 from fairseq_clear.files import check_output_file, corpus_file, read_lines, read_text_lines, write_errors
-from fairseq_clear.preparation.back_translation.translating import count_lines
 
 
 def test_only_line_feeds_end_lines(tmp_path):
@@ -45,7 +44,6 @@ def test_every_reader_of_text_names_what_is_not_text(tmp_path, content):
         read_text_lines,
         lambda path: read_text_lines(path, "latin-1"),
         lambda path: list(read_lines(corpus_file(path))),
-        count_lines,
     ):
         with pytest.raises(UserError, match=said) as error:
             read(path)

@@ -49,13 +49,17 @@ fairseq-clear export checkpoint_best.pt --data-bin data-bin --format fairseq --d
         choices=("query", "key"),
     )
     normalize: bool = setting(
-        "make sentence-transformers scale vectors to length 1, as it does anyway if the imported encoder did", False
+        "make sentence-transformers scale vectors to length 1, as it does anyway if the imported encoder did. Not with "
+        "--dimension, because it would truncate the scaled vectors: call encode(..., normalize_embeddings=True)",
+        False,
+        exclusive="vectors",
     )
     dimension: int | None = setting(
         "make sentence-transformers keep only the first D dimensions (truncate_dim) of an encoder trained with --matryoshka",
         None,
         least=1,
         metavar="D",
+        exclusive="vectors",
     )
     scores: Path | None = setting("report of an evaluation (its --output), to show in the model card", None)
     tokenizer: str | None = setting(TOKENIZER_HELP, None)
@@ -66,11 +70,6 @@ fairseq-clear export checkpoint_best.pt --data-bin data-bin --format fairseq --d
         for flag, is_given in (("--normalize", self.normalize), ("--dimension", self.dimension is not None)):
             if is_given and self.format != "sentence-transformers":
                 raise UserError(f"{flag}: belongs to --format sentence-transformers; {self.format} cannot store it")
-        if self.dimension is not None and self.normalize:
-            raise UserError(
-                "--normalize: sentence-transformers scales vectors before it truncates them to --dimension; leave one of the "
-                "two out, and call encode(..., normalize_embeddings=True)"
-            )
         from fairseq_clear.interop.exporting import export  # fairseq takes seconds to import
 
         folder = data_folders(self.data_bin)[0]
@@ -135,13 +134,9 @@ fairseq-clear import roberta.base.tar.gz --dest roberta --gpt2-encoder-json enco
         if gpt2 is None and (self.gpt2_encoder_json or self.gpt2_vocab_bpe):
             raise UserError("--gpt2-encoder-json and --gpt2-vocab-bpe belong together: give both")
         if is_archive(self.source):
-            for flag, is_given in (
-                ("--arch clear_hf", self.arch == "clear_hf"),
-                ("--pooling", self.pooling is not None),
-            ):
-                if is_given:
-                    what = "is an archive of fairseq, which is copied unchanged; leave the flag out"
-                    raise UserError(f"{flag}: {self.source} {what}")
+            if self.arch == "clear_hf" or self.pooling is not None:
+                what = "is an archive of fairseq, which is copied unchanged; leave --pooling and --arch clear_hf out"
+                raise UserError(f"{self.source}: {what}")
             report = import_archive(self.source, self.dest, gpt2, overwrite=self.overwrite)
         elif gpt2 is not None:
             raise UserError("--gpt2-encoder-json: belongs to fairseq's archives; a Hugging Face folder has its own")

@@ -49,7 +49,12 @@ fairseq-clear doctor --json > doctor.json"""
     def run(self) -> int:
         """Print the report; return 1 if it lists problems."""
         report = diagnose()
-        print(json.dumps(report, indent=1) if self.json else as_text(report))
+        if self.json:
+            print(json.dumps(report, indent=1))
+        else:
+            for title, part in report.items():
+                lines = [f"{name}: {value}" for name, value in part.items()] if isinstance(part, dict) else part
+                print(f"{title}:", *(lines or ["none"]), sep="\n  ")
         return int(bool(report["problems"]))
 
 
@@ -66,49 +71,28 @@ fairseq-train data-bin --user-dir "$(fairseq-clear user-dir)" --task clear_lm ..
         return 0
 
 
-def as_text(report: dict[str, Any]) -> str:
-    """The report as lines of text."""
-    lines = [f"{name:<22} {value}" for name, value in report["versions"].items()]
-    lines += [f"{'not installed':<22} {', '.join(report['missing'])}"] if report["missing"] else []
-    lines += ["", "devices", *(f"  {name}: {_plain(value)}" for name, value in report["devices"].items())]
-    lines += ["", "compiled parts of fairseq"]
-    lines += [f"  {name}: {error or 'loads'}" for name, error in report["compiled"].items()]
-    lines += ["", "patches of fairseq"]
-    for row in report["patches"]:
-        lines.append(f"  {'on ' if row['on'] else 'OFF'} {row['target']}: {row['reason']}")
-        lines += [f"      {row['problem']}"] if row["problem"] else []
-    ending = [f"problem: {problem}" for problem in report["problems"]] or ["no problems found"]
-    return "\n".join([*lines, "", *ending])
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return ", ".join(value) or "none" if isinstance(value, list) else str(value)
-
-
 def diagnose() -> dict[str, Any]:
     """Register the plugin with fairseq in this process, and report on the installation.
 
     Returns:
-        ``versions`` (name -> version), ``missing`` (names), ``devices``, ``compiled`` (module -> error, empty if it loads),
-        ``patches`` (rows of ``target``, ``on``, ``reason``, ``problem``), ``problems`` (lines; empty if there are none).
+        ``versions`` (by name), ``devices``, ``compiled`` (module -> ``loads``, or its error), ``patches`` (target ->
+        its problem, or what happens without it), ``problems`` (lines; empty if there are none).
     """
     errors = {name: loading_error(name) for name in (*LIBRARIES, *COMPILED, *COMMANDS)}
-    rows = [patch_row(patch) for patch in PATCHES]
+    patches = {patch.target or patch.replacement: patch for patch in PATCHES}
+    failing = {name: problem for name, patch in patches.items() if (problem := patch_problem(name, patch))}
     problems = [f"{name} does not load: {error}" for name, error in errors.items() if error]
     # no patch works if a library does not load, and the library's error is already listed
     if not any(errors[name] for name in LIBRARIES):
-        problems += [row["problem"] for row in rows if row["problem"]]
+        problems += failing.values()
         error = loading_error("fairseq_clear")
         problems += [f"the plugin does not register with fairseq: {error}"] if error else []
     found = {"system": platform.platform(), **versions(PACKAGES.split())}
     return {
-        "versions": found,
-        "missing": [name for name in PACKAGES.split() if name not in found],
+        "versions": found | {name: "not installed" for name in PACKAGES.split() if name not in found},
         "devices": find_devices(),
-        "compiled": {name: errors[name] for name in COMPILED},
-        "patches": rows,
+        "compiled": {name: errors[name] or "loads" for name in COMPILED},
+        "patches": {name: failing.get(name, f"on; without it: {patch.reason}") for name, patch in patches.items()},
         "problems": problems,
     }
 
@@ -124,16 +108,13 @@ def loading_error(name: str) -> str:
     return ""
 
 
-def patch_row(patch: Patch) -> dict[str, Any]:
-    """Install a patch and return its row of the report."""
-    target = patch.target or patch.replacement.partition(":")[2]
+def patch_problem(name: str, patch: Patch) -> str:
+    """Install a patch and return what is wrong with it; empty if nothing is."""
     try:
         install(patch)
-        is_on = is_installed(patch)
-        problem = signature_mismatch(patch) if is_on else f"the patch of {target} is off"
+        return signature_mismatch(patch) if is_installed(patch) else f"the patch of {name} is off"
     except Exception as error:
-        is_on, problem = False, f"{target} cannot be patched: {one_line(error)}"
-    return {"target": target, "on": is_on, "reason": patch.reason, "problem": problem}
+        return f"{name} cannot be patched: {one_line(error)}"
 
 
 def find_devices() -> dict[str, Any]:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from fairseq_clear.cli.flags import Command, VectorFlags, choose_tokenizer
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import hash_file, write_errors, write_whole
+from fairseq_clear.files import hash_file, hash_files, write_errors, write_whole
 from fairseq_clear.output_folder import scratch_folder
 from fairseq_clear.settings import setting
 from fairseq_clear.shared_work import Workers, join_workers
-from fairseq_clear.text.data_folders import CLEAR_JSON, data_folders, read_clear_json
+from fairseq_clear.text.data_folders import CLEAR_JSON, data_folders, recorded_tokenizer
 
 if TYPE_CHECKING:
     from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
@@ -153,9 +153,8 @@ def hash_tokenizer(name: str | None, folder: Path) -> dict[str, str]:
     if name is not None:
         paths = [Path(part) for part in (name.split(",") if name.count(",") == 1 else [name])]
     else:
-        files = read_clear_json(folder).get("tokenizer", {}).get("files", [])
-        paths = [folder / CLEAR_JSON, *(folder / file for file in files)]
-    return {path.name: hash_file(path) for path in paths}
+        paths = [folder / name for name in (CLEAR_JSON, *recorded_tokenizer(folder)[1])]
+    return hash_files(paths)
 
 
 @contextmanager

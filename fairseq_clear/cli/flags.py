@@ -4,7 +4,6 @@ import argparse
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import MISSING, Field, dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -65,35 +64,33 @@ def add_flags(parser: "argparse._ActionsContainer", kind: type, *, have_defaults
 def describe_flag(item: "Field[Any]", hint: Any, default: Any) -> tuple[list[str], dict[str, Any]]:
     """Return the arguments of ``add_argument`` for a field, its type hint and its default (MISSING if required)."""
     metadata, text = item.metadata, item.metadata["help"].replace("%", "%%")
-    names = [item.name if metadata.get("positional") else flag_name(item)]
+    flag, options = flag_name(item), {"help": text, "dest": flag_dest(item)}
     if hint is bool and default:
-        return [f"--no-{names[0][2:]}"], {"dest": flag_dest(item), "action": "store_false", "help": text}
+        return [f"--no-{flag[2:]}"], {**options, "action": "store_false"}
     if hint is bool:
-        return names, {"action": "store_true", "help": text}
+        return [flag], {**options, "action": "store_true"}
     kind = next(part for part in get_args(hint) or [hint] if part is not NoneType)
     several = tuple in (get_origin(kind), get_origin(hint))
     # X of "tuple[X, ...]" and of "tuple[X, ...] | None"
     kind = get_args(kind)[0] if get_origin(kind) is tuple else kind
     kind = next((part for part in get_args(kind) if part is not NoneType), kind)
-    options = {"help": text, "type": kind, **({"nargs": "+"} if several else {})}
-    options |= {
-        name: metadata[name] for name in ("type", "nargs", "const", "choices", "metavar", "action") if name in metadata
-    }
+    options |= {"type": kind, **({"nargs": "+"} if several else {})}
+    options |= {name: metadata[name] for name in ("type", "nargs", "const", "choices", "metavar") if name in metadata}
     if "choices" not in options:
         options.setdefault("metavar", METAVARS.get(kind))
     if metadata.get("positional"):
-        return names, options
+        return [], options
     if default is MISSING:
-        return names, {**options, "required": True}
+        return [flag], {**options, "required": True}
     if default is not None and default != () and "(default" not in text:
         shown = " ".join(map(str, default)) if several else f"{default:g}" if kind is float else default
         options["help"] = f"{text} (default: {shown})".lstrip()
-    return names, {**options, "default": default}
+    return [flag], {**options, "default": default}
 
 
 def flag_dest(item: "Field[Any]") -> str:
-    """Return the attribute in which argparse stores the flag of a field."""
-    return item.name if item.metadata.get("positional") else flag_name(item)[2:].replace("-", "_")
+    """Return the attribute in which argparse stores a flag; fields of two classes may have the same name."""
+    return flag_name(item)[2:].replace("-", "_")
 
 
 def read_flags(kind: type[Settings], args: argparse.Namespace, **values: Any) -> Settings:
@@ -138,7 +135,8 @@ class Command:
     @classmethod
     def call(cls, args: argparse.Namespace) -> int:
         """Run the command on parsed flags, without fairseq's logs; returns the exit status."""
-        with quiet_logs():
+        # otherwise fairseq logs every step, and matplotlib logs every font
+        with log_level(logging.WARNING, "fairseq", "fairseq_clear", "matplotlib"):
             return cls.from_flags(args).run()
 
     @classmethod
@@ -301,8 +299,3 @@ def choose_tokenizer(name: str | None, folder: Path, fallback: Callable[[], Toke
         f"--data-bin {folder}: has no {CLEAR_JSON}, so its tokenizer is not known; add --tokenizer whitespace, "
         "--tokenizer FILE.model or --tokenizer encoder.json,vocab.bpe"
     )
-
-
-def quiet_logs() -> AbstractContextManager[None]:
-    """Show only warnings inside the block. Otherwise fairseq logs every step, and matplotlib logs every font."""
-    return log_level(logging.WARNING, "fairseq", "fairseq_clear", "matplotlib")

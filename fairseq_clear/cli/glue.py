@@ -1,5 +1,6 @@
 """``fairseq-clear glue``: fine-tunes and evaluates a checkpoint on GLUE."""
 
+import re
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -7,9 +8,9 @@ from typing import Any, ClassVar
 
 from fairseq_clear.cli.flags import TOKENIZER_HELP, Command, choose_tokenizer
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS, RECIPES, metric_of, write_texts
+from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS, RECIPES, metric_of, read_examples
 from fairseq_clear.evaluation.reports import check_seeds
-from fairseq_clear.files import check_output_file, hash_file, write_errors
+from fairseq_clear.files import check_output_file, hash_file, write_errors, write_whole
 from fairseq_clear.settings import setting
 from fairseq_clear.text.data_folders import data_folders
 
@@ -39,8 +40,12 @@ class Text(Tasks):
         for name in self.tasks:
             path = self.dest / f"{name}.txt"
             check_output_file(path, self.overwrite, flag="--dest")
-            written, dropped = write_texts(GLUE_TASKS[name], self.glue_dir, path)
-            print(f"{name}: {written:,} texts, {dropped:,} malformed lines dropped; wrote {path}")
+            columns, _, dropped = read_examples(self.glue_dir, GLUE_TASKS[name], "train")
+            cleaned = (re.sub(r"[\0\r]", " ", text).strip() for row in zip(*columns, strict=True) for text in row)
+            texts = list(filter(None, cleaned))
+            with write_errors(path, "--dest"), write_whole(path) as stream:
+                stream.write("\n\n".join(texts).encode() + b"\n")
+            print(f"{name}: {len(texts):,} texts, {dropped:,} malformed lines dropped; wrote {path}")
         return 0
 
 
@@ -65,9 +70,8 @@ class PrepareTasks(Tasks):
         tokenizer = choose_tokenizer(self.tokenizer, folder)
         options: Any = {"max_length": self.max_length, "overwrite": self.overwrite}
         for name in self.tasks:
-            for split, counts in prepare_task(
-                GLUE_TASKS[name], self.glue_dir, folder, self.dest, tokenizer, **options
-            ).items():
+            splits = prepare_task(GLUE_TASKS[name], self.glue_dir, folder, self.dest, tokenizer, **options)
+            for split, counts in splits.items():
                 print(f"{name} {split}: {', '.join(f'{key} {number:,}' for key, number in counts.items())}")
         return 0
 

@@ -5,8 +5,8 @@ import importlib
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from collections.abc import Sequence
+from contextlib import nullcontext, redirect_stdout
 from typing import Any, NoReturn
 
 from fairseq_clear.cli import COMMANDS
@@ -54,13 +54,6 @@ def build_parser(command: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-@contextmanager
-def output_of(workers: Workers) -> Iterator[None]:
-    """Discard standard output on all workers except the first: all workers print the same."""
-    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere) if workers.rank else nullcontext():
-        yield
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. SIGTERM and SIGHUP raise SystemExit (128 + signal), so that the command removes its temporary files.
 
@@ -86,7 +79,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             workers = join_workers()
             if workers.size > 1 and not args.shares_work:
                 raise UserError("runs in one process; start it without torchrun, or unset WORLD_SIZE")
-            with output_of(workers):
+            # all workers print the same
+            with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere) if workers.rank else nullcontext():
                 return int(args.run(args))
     except UserError as error:
         if workers.is_first_report(error):

@@ -10,7 +10,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.files import check_output_file, hash_file
 from fairseq_clear.preparation.prepare_settings import PrepareSettings
 from fairseq_clear.settings import setting
-from fairseq_clear.text.data_folders import load_tokenizer, read_clear_json, read_dictionary
+from fairseq_clear.text.data_folders import data_folders, load_tokenizer, read_dictionary
 
 SHORT_DOCUMENTS = (
     "most documents have one sentence, but --views titles, neighbor, cloze and span need several; blank lines end documents "
@@ -65,17 +65,17 @@ class Synonyms(Command):
 
     def run(self) -> int:
         """Build the table, write it and print a report; errors come before anything is written."""
-        from fairseq_clear.preparation.synonym_building import build_table, read_source
+        from fairseq_clear.preparation.synonym_building import WORDNET, build_table, read_synonyms, read_wordnet
         from fairseq_clear.text.synonym_files import SYNONYMS_NPZ, save_synonyms
 
-        # of a folder of `prepare --shards` the first shard, where training looks for the table; all have the same vocabulary
-        shards = read_clear_json(self.data_bin).get("shards")
-        folder = self.data_bin / str(shards[0]) if shards else self.data_bin
+        folder = data_folders(self.data_bin)[
+            0
+        ]  # where training looks for the table; all shards have the same vocabulary
         output: Path = self.output or folder / SYNONYMS_NPZ
         check_output_file(output, self.overwrite)
         tokenizer = load_tokenizer(folder)
         symbols = read_dictionary(folder / "dict.txt")
-        source = read_source(self.source)
+        source = read_wordnet() if self.source == WORDNET else read_synonyms(Path(self.source))
         table = build_table(source.synonyms, tokenizer, symbols)
         if not len(table):
             raise UserError(

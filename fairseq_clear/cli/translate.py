@@ -19,7 +19,6 @@ class TranslationCommand(Command, TranslationSettings):
 
     def run(self) -> int:
         """Translate and print the report, on the first process of torchrun."""
-        self.check()
         from fairseq_clear.preparation.back_translation.translating import translate_file  # importing fairseq is slow
         from fairseq_clear.preparation.back_translation.translation_report import report_text
 

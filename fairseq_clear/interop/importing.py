@@ -114,7 +114,7 @@ def write_manifest(folder: Path, kind: str, files: list[str], imported: dict[str
     """Write ``clear.json`` for a folder with a tokenizer and a vocabulary but no text; ``imported`` describes the model."""
     content = {
         "format": CLEAR_FORMAT,
-        "tokenizer": {"kind": kind, "files": files, "id_offset": None},
+        "tokenizer": {"kind": kind, "files": files},
         "vocabulary_hash": hash_file(folder / DICTIONARY),
         "imported": imported,
         "versions": versions(),

@@ -45,7 +45,7 @@ class SplitCounts:
 
     def as_json(self, name: str = ORIGINAL) -> dict[str, Any]:
         """The counts of a split, or of a paraphrase of it, for ``clear.json``."""
-        found: dict[str, Any] = {"documents": self.lengths.documents, "median_sentences": self.lengths.median}
+        found: dict[str, Any] = {"documents": self.lengths.total(), "median_sentences": self.lengths.median}
         if name != ORIGINAL:
             found = {"blank": self.blank}
         sentences = self.lengths.sentences - self.blank
@@ -89,11 +89,7 @@ def _encode(text: bytes) -> tuple[NDArray[np.int32], NDArray[Any]]:
 
 
 class Dataset:
-    """A text of a split, which is binarized to ``PREFIX.bin`` and ``PREFIX.idx``, hashed and counted.
-
-    Attributes:
-        size: bytes of text so far.
-    """
+    """A text of a split, of ``size`` bytes so far, which is binarized to ``PREFIX.bin`` and ``.idx``, hashed and counted."""
 
     def __init__(self, prefix: Path, encoder: Encoder, ids: NDArray[np.int64] | None) -> None:
         self.counts, self.digest, self.size = SplitCounts(), hashlib.sha256(), 0
@@ -129,9 +125,8 @@ class Dataset:
                 address = int(ends[-1])
 
 
-Documents = Iterable[
-    tuple[Sequence[Dataset], Iterable[Lines]]
-]  # the data sets of a text and its paraphrases, and the rows
+# the data sets of a text and its paraphrases, and the rows
+Documents = Iterable[tuple[Sequence[Dataset], Iterable[Lines]]]
 
 
 def binarize(
@@ -139,13 +134,8 @@ def binarize(
 ) -> None:
     """Add each document to its data sets, with a blank line between two documents, and complete the data sets.
 
-    Args:
-        documents: the data sets of each document, and its rows.
-        encoder: converts lines to ids.
-        size: bytes of all text.
-        workers: number of processes; a small text uses fewer. With 1, this process binarizes. The result does not
-            depend on it.
-        progress: called with the number of bytes of text binarized since its last call.
+    ``workers`` processes encode the text, fewer if its ``size`` in bytes is small; the result does not depend on them.
+    ``progress`` is called with the number of bytes of text binarized since its last call.
     """
     workers = min(workers, 1 + size // PART_BYTES)
     waiting: deque[tuple[Dataset, bytes, Any]] = deque()
@@ -154,14 +144,14 @@ def binarize(
     def write(most: int) -> None:
         while len(waiting) > most:
             dataset, part, future = waiting.popleft()
-            dataset.append(part, *(future.result() if future else encoder.encode(part)))
+            dataset.append(part, *future.result())
             progress(len(part))
 
-    with worker_pool(workers if workers > 1 else 0, _set_encoder, (encoder,)) as pool:
+    with worker_pool(workers, _set_encoder, (encoder,)) as pool:
         for dataset, part in _parts(documents):
             used[dataset] = None
-            waiting.append((dataset, part, pool and pool.submit(_encode, part)))
-            write(workers * WAITING_EACH if pool else 0)
+            waiting.append((dataset, part, pool.submit(_encode, part)))
+            write(workers * WAITING_EACH)
         write(0)
     for dataset in used:
         dataset.finish()

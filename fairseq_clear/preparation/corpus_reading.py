@@ -10,13 +10,13 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, zip_longest
+from itertools import chain, groupby, islice, zip_longest
 from pathlib import Path
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import CorpusFile, corpus_file, corpus_files, read_lines, read_whole_lines, record_texts
 from fairseq_clear.libraries import import_library
-from fairseq_clear.preparation.prepare_settings import ORIGINAL, DocumentSettings, PrepareSettings
+from fairseq_clear.preparation.prepare_settings import DocumentSettings, PrepareSettings
 
 logger = logging.getLogger(__name__)
 
@@ -25,11 +25,8 @@ Progress = Callable[[int], object]
 
 # Control, format, unassigned and separator characters: for readers and tokenizers a line of these is blank.
 INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cn", "Zs", "Zl", "Zp"})
-WHOLE_FILES = "file"  # a value of --document-start
-NO_LINE = r"(?!)"
-HAS_WORD = re.compile(r"\w")
 WRAPPED_SHARE, CAPITAL_SHARE, FEW_LINES = 0.3, 0.1, 20  # of hard-wrapped text; see warn_if_wrapped
-MAX_PARAGRAPH_CHARACTERS = 1_000_000  # longer text without a blank line is processed in portions, to bound memory
+MAX_PARAGRAPH_LINES = 10_000  # more lines without a blank line are joined in portions, to bound memory
 
 
 @dataclass(frozen=True)
@@ -45,11 +42,6 @@ class TextSource:
         """All files to read."""
         return [file.path for files in (self.files, *self.paraphrases.values()) for file in files]
 
-    @property
-    def names(self) -> list[str]:
-        """Names of the texts in a row."""
-        return [ORIGINAL, *self.paraphrases]
-
     def rows(self, progress: Progress | None = None) -> Iterator[Row]:
         """Yield each sentence with its paraphrases, and an empty row between two documents.
 
@@ -64,22 +56,25 @@ class TextSource:
             for file, *others in zip(self.files, *self.paraphrases.values(), strict=True):
                 if file.is_jsonl:
                     yield from self._records(file, progress)
-                    continue
-                if others:
-                    rows = text_rows(aligned_lines([file, *others], progress), pattern)
+                elif others:
+                    yield from text_rows(aligned_lines([file, *others], progress), pattern)
                 else:
-                    rows = text_rows(((line,) for _, line in read_lines(file, progress)), pattern)
-                yield from self._split(rows)
+                    lines = ((line,) for _, line in read_lines(file, progress))
+                    yield from self._split(text_rows(lines, pattern))
                 yield None
 
         return canonical_rows(read())
 
     def _records(self, file: CorpusFile, progress: Progress | None) -> Iterator[Row | None]:
-        """Yield the titles and texts of a JSON-lines file; a title is one line."""
-        for title, lines in json_documents(file, self.settings.text_field, self.settings.title_field, progress):
-            yield from ((" ".join(title.split()),),) if title else ()
-            yield from self._split((line,) for line in lines)
-            yield None
+        """Yield the title, which is one line, and the text of each record of a JSON-lines file."""
+        names = [self.settings.text_field, *filter(None, [self.settings.title_field])]
+        for number, line in read_lines(file, progress):
+            if line.strip():
+                texts = record_texts(line, names, file.path, number, optional=names[1:])
+                text, *titles = (text.replace("\0", " ") for text in texts)
+                yield from ((" ".join(title.split()),) for title in titles)
+                yield from self._split((line.strip(),) for line in re.split(r"\r\n|\r|\n", text))
+                yield None
 
     def _split(self, rows: Iterable[Row | None]) -> Iterable[Row | None]:
         mode, language = self.settings.split_sentences, self.settings.language
@@ -87,11 +82,7 @@ class TextSource:
 
 
 def find_sources(settings: PrepareSettings) -> tuple[TextSource, TextSource | None]:
-    """Return the corpus, and the validation text if there is one.
-
-    Raises:
-        UserError: an error that can be found without reading the files.
-    """
+    """Return the corpus, and the validation text if there is one; UserError for an error found without reading the files."""
     if not settings.inputs:
         raise UserError("no input; give .txt or .jsonl files, or folders of them")
     files, valid_files = corpus_files(settings.inputs), corpus_files(settings.valid)
@@ -100,7 +91,7 @@ def find_sources(settings: PrepareSettings) -> tuple[TextSource, TextSource | No
             raise UserError(f"{file.path}: is both input and --valid; validation text must not be trained on")
     document_pattern(settings.document_start)
     if settings.split_sentences is not None:
-        sentence_splitter(settings.language)
+        import_library("sentencex", "split")
     source = TextSource(files, settings, _aligned_files(settings.paraphrase, files))
     return source, TextSource(valid_files, settings) if valid_files else None
 
@@ -122,13 +113,9 @@ def _aligned_files(pairs: Sequence[tuple[str, Path]], inputs: Sequence[CorpusFil
 
 
 def document_pattern(text: str | None) -> re.Pattern[str] | None:
-    """Compile ``--document-start``; for ``file``, the pattern matches no line.
-
-    Raises:
-        UserError: the text is not a regular expression.
-    """
+    """Compile ``--document-start``; the pattern of ``file`` matches no line. UserError if it is not a regular expression."""
     try:
-        return None if text is None else re.compile(NO_LINE if text == WHOLE_FILES else text)
+        return None if text is None else re.compile("(?!)" if text == "file" else text)
     except re.error as error:
         raise UserError(f"--document-start {text}: not a regular expression ({error})") from None
 
@@ -145,22 +132,6 @@ def text_rows(lines: Iterable[Row], document_start: re.Pattern[str] | None) -> I
             yield text.strip(), *(other.strip() if is_visible(other) else "" for other in others)
         else:
             yield None
-
-
-def json_documents(
-    file: CorpusFile, field: str, title_field: str | None = None, progress: Progress | None = None
-) -> Iterator[tuple[str, list[str]]]:
-    """Yield the title, empty if there is none, and the lines of each record of a JSON-lines file.
-
-    Raises:
-        UserError: a line that is not a JSON object with a string under ``field``.
-    """
-    names = (field,) if title_field is None else (field, title_field)
-    for number, line in read_lines(file, progress):
-        if line.strip():
-            text, *title = record_texts(line, names, file.path, number, optional=names[1:])
-            lines = re.split(r"\r\n|\r|\n", text.replace("\0", " "))
-            yield "".join(title).replace("\0", " "), [line.strip() for line in lines]
 
 
 def aligned_lines(files: Sequence[CorpusFile], progress: Progress | None = None) -> Iterator[Row]:
@@ -181,70 +152,42 @@ def aligned_lines(files: Sequence[CorpusFile], progress: Progress | None = None)
 
 def canonical_rows(rows: Iterable[Row | None]) -> Iterator[Row]:
     """Yield the rows whose first text is visible, and an empty row between two documents that have such rows."""
-    seen_text, border = False, False
-    for row in rows:
-        if row is None:
-            border = seen_text
-        elif is_visible(row[0]):
-            if border:
-                yield ()
-                border = False
-            seen_text = True
-            yield row
+    visible = (row for row in rows if row is None or is_visible(row[0]))
+    documents = (document for is_text, document in groupby(visible, key=bool) if is_text)
+    for number, document in enumerate(documents):
+        if number:
+            yield ()
+        yield from filter(None, document)
 
 
 def is_visible(text: str) -> bool:
     """Whether a line has a visible character; white space and invisible characters have no tokens."""
-    if HAS_WORD.search(text):
-        return True
     return any(unicodedata.category(character) not in INVISIBLE_CATEGORIES for character in text)
 
 
-def sentence_splitter(language: str) -> Callable[[str], list[str]]:
-    """Return a function that splits a text into sentences with ``sentencex`` (Wikimedia's rules for 300 languages).
-
-    Raises:
-        UserError: sentencex is not installed; the message names the extra.
-    """
-    sentencex = import_library("sentencex", "split")
-
-    def split(text: str) -> list[str]:
-        return [stripped for sentence in sentencex.segment(language, text) if (stripped := sentence.strip())]
-
-    return split
-
-
 def split_rows(rows: Iterable[Row | None], mode: str, language: str) -> Iterator[Row | None]:
-    """Split texts without paraphrases into sentences, by the rules of a language such as ``en``.
+    """Split texts without paraphrases into sentences with ``sentencex`` (Wikimedia's rules for 300 languages, such as ``en``).
 
     ``mode`` is ``lines`` to split each line, or ``paragraphs`` to first join hard-wrapped lines up to a blank line.
     """
-    split = sentence_splitter(language)
+    sentencex = import_library("sentencex", "split")
     for row in join_paragraphs(rows) if mode == "paragraphs" else rows:
         if row and row[0]:
             # a line break inside a sentence would end it when it is written
-            yield from ((" ".join(sentence.splitlines()),) for sentence in split(row[0]))
+            sentences = (" ".join(sentence.strip().splitlines()) for sentence in sentencex.segment(language, row[0]))
+            yield from ((sentence,) for sentence in sentences if sentence)
         else:
             yield row
 
 
 def join_paragraphs(rows: Iterable[Row | None]) -> Iterator[Row | None]:
-    """Join consecutive lines with spaces, up to a blank line, a boundary of documents, or a million characters."""
-    lines: list[str] = []
-    size = 0
-    for row in rows:
-        text = row[0] if row else ""
-        if not text or size > MAX_PARAGRAPH_CHARACTERS:
-            if lines:
+    """Join consecutive lines with spaces, up to a blank line, a boundary of documents, or MAX_PARAGRAPH_LINES."""
+    for is_text, group in groupby(rows, key=lambda row: bool(row and row[0])):
+        if is_text:
+            while lines := [row[0] for row in islice(group, MAX_PARAGRAPH_LINES) if row]:
                 yield (" ".join(lines),)
-            lines, size = [], 0
-        if text:
-            lines.append(text)
-            size += len(text)
         else:
-            yield row
-    if lines:
-        yield (" ".join(lines),)
+            yield from group
 
 
 def warn_if_wrapped(rows: Iterable[Row]) -> Iterator[Row]:

@@ -10,7 +10,6 @@ from typing import ClassVar
 from fairseq_clear.errors import UserError
 from fairseq_clear.settings import check_settings, setting
 
-SPM_MODEL_TYPES = ("unigram", "bpe")
 SPLIT_MODES = ("lines", "paragraphs")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # a name that --views accepts
 SPLITS = "train, valid, shards"  # title of a group of flags
@@ -73,16 +72,13 @@ class TokenizerSettings:
         32000,
         least=1,
     )
-    spm_model_type: str = setting("kind of sentencepiece model to train", "unigram", choices=SPM_MODEL_TYPES)
-    byte_fallback: bool = setting(
-        "train without the 256 byte pieces; the model then covers all characters of the sample, not 99.95 % of their "
-        "occurrences, and unseen characters become <unk>",
-        True,
-    )
     spm_sample_mb: float = setting(
-        "train the model on about this many megabytes of training lines, drawn at random", 50.0, above=0, metavar="MB"
+        "train a unigram model on about this many megabytes of training lines, drawn at random",
+        50.0,
+        above=0,
+        metavar="MB",
     )
-    spm_model: Path | None = setting("reuse this sentencepiece model", None, exclusive="tokenizer")
+    spm_model: Path | None = setting("reuse this sentencepiece model, of any kind", None, exclusive="tokenizer")
     gpt2_encoder_json: Path | None = setting(
         "use GPT-2's byte-level BPE, as roberta.base does: its encoder.json", None, exclusive="tokenizer"
     )

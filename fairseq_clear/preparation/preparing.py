@@ -25,7 +25,7 @@ from fairseq_clear.preparation.prepare_settings import ORIGINAL, PrepareSettings
 from fairseq_clear.preparation.staging import DocumentLengths, Lines, Staged, held_out_documents, stage_rows
 from fairseq_clear.preparation.tokenizer_training import check_tokenizer_files, install_tokenizer
 from fairseq_clear.text.data_folders import CLEAR_FORMAT, CLEAR_JSON, DICTIONARY, TOKENIZERS
-from fairseq_clear.text.vocabulary import build_dictionary, keeps_mapping, load_dictionary
+from fairseq_clear.text.vocabulary import build_dictionary, load_dictionary
 from fairseq_clear.views.paraphrase_views import PARAPHRASES
 
 BAR: dict[str, Any] = {"unit": "B", "unit_scale": True, "disable": None, "leave": False}  # only on a terminal
@@ -62,9 +62,6 @@ def prepare(settings: PrepareSettings) -> PrepareReport:
     documents), ``clear.json``, and for each paraphrase ``paraphrase/NAME``, a data folder with the same number of lines. On a
     terminal, progress bars are shown.
 
-    Returns:
-        Counts over all shards.
-
     Raises:
         UserError: an error in settings, inputs, tokenizer or disk; then nothing is written.
     """
@@ -79,7 +76,7 @@ def prepare(settings: PrepareSettings) -> PrepareReport:
         work.mkdir()
         staged = _read(source, work / "input")
         staged_valid = _read(valid, work / "valid") if valid else None
-        documents = staged.lengths.documents
+        documents = staged.lengths.total()
         held_out = 0 if staged_valid else held_out_documents(documents, settings.valid_share)
         if documents - held_out < settings.shards:
             raise UserError(f"--shards {settings.shards}: more than the {documents - held_out} training documents")
@@ -124,7 +121,8 @@ def _check_outside(dest: Path, paths: list[Path]) -> None:
 def _read(source: TextSource, folder: Path) -> Staged:
     what = ", ".join(map(str, source.paths))
     with tqdm(desc="reading", total=sum(path.stat().st_size for path in source.paths), **BAR) as bar:
-        return stage_rows(warn_if_wrapped(source.rows(bar.update)), folder, source.names, what)
+        rows = warn_if_wrapped(source.rows(bar.update))
+        return stage_rows(rows, folder, [ORIGINAL, *source.paraphrases], what)
 
 
 def _build(
@@ -162,7 +160,7 @@ def _build(
     seconds = time.monotonic() - began
     common = {
         "format": CLEAR_FORMAT,
-        "tokenizer": {"kind": kind, "files": files, "id_offset": 1 if keeps_mapping(tokenizer, dictionary) else None},
+        "tokenizer": {"kind": kind, "files": files},
         "vocabulary_hash": hash_file(folders[0] / DICTIONARY),
         "settings": asdict(settings),
         "versions": versions(),

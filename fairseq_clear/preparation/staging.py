@@ -26,11 +26,6 @@ class DocumentLengths(Counter[int]):
     """Counts documents by their length in sentences; memory only grows with the number of distinct lengths."""
 
     @property
-    def documents(self) -> int:
-        """Number of documents."""
-        return self.total()
-
-    @property
     def sentences(self) -> int:
         """Number of sentences in all documents."""
         return sum(length * count for length, count in self.items())
@@ -41,13 +36,13 @@ class DocumentLengths(Counter[int]):
         if not self:
             return 0
         lengths = sorted(self)
-        middle = ((self.documents - 1) // 2, self.documents // 2)
+        middle = ((self.total() - 1) // 2, self.total() // 2)
         found = np.searchsorted(np.cumsum([self[length] for length in lengths]), middle, side="right")
         return sum(lengths[index] for index in found) / 2
 
     def summary(self) -> str:
         """Describe both counts and the median."""
-        return f"{self.documents:,} documents, {self.sentences:,} sentences, median {self.median:g} a document"
+        return f"{self.total():,} documents, {self.sentences:,} sentences, median {self.median:g} a document"
 
 
 @dataclass(frozen=True)
@@ -73,9 +68,8 @@ class Staged:
 
     def documents(self) -> Iterator[tuple[bool, Iterator[Lines]]]:
         """Yield for each document whether it is held out, and its rows, which are to be read before the next document."""
-        choices = choose_exactly(
-            self.held_out, self.lengths.documents, np.random.default_rng([self.seed, HOLD_OUT_STREAM])
-        )
+        rng = np.random.default_rng([self.seed, HOLD_OUT_STREAM])
+        choices = choose_exactly(self.held_out, self.lengths.total(), rng)
         for is_text, rows in groupby(self.rows(), key=bool):
             if is_text:
                 yield next(choices), rows
@@ -126,11 +120,7 @@ def choose_exactly(chosen: int, total: int, rng: np.random.Generator) -> Iterato
 
 
 def held_out_documents(documents: int, share: float) -> int:
-    """Return the number of documents in a share: rounded, but at least one and never all.
-
-    Raises:
-        UserError: there is only one document.
-    """
+    """Return the number of documents in a share: rounded, at least one, never all. UserError if there is only one."""
     if documents < 2:
         raise UserError(
             "--valid-share: the corpus is a single document, which cannot be shared out; give --valid FILE, or say where "

@@ -26,13 +26,8 @@ class SynonymSource(NamedTuple):
     synonyms: Mapping[str, list[str]]
 
 
-def read_source(source: str) -> SynonymSource:
-    """Read ``--source``: ``wordnet``, or a JSON file such as the neighbours of Jia et al. 2019 that CLEAR uses."""
-    return read_wordnet() if source == WORDNET else read_synonyms(Path(source))
-
-
 def read_synonyms(path: Path) -> SynonymSource:
-    """Read ``{word: [alternative, ...]}``; a word may have no alternatives.
+    """Read ``{word: [alternative, ...]}``, such as the neighbours of Jia et al. 2019 that CLEAR uses.
 
     Raises:
         UserError: the file is missing or has another content.

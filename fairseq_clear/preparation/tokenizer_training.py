@@ -25,41 +25,34 @@ TRAINER_THREADS = 8
 TRAINER_LINE_CHARACTERS = 1000  # of at most 4 bytes: sentencepiece silently skips lines above 4,192 bytes
 
 
-def train_sentencepiece(staged: Staged, model: Path, settings: TokenizerSettings) -> None:
-    """Train a model on a sample of the staged lines and write it to ``model``; the same lines give the same bytes.
+def train_sentencepiece(staged: Staged, settings: TokenizerSettings) -> bytes:
+    """Train a unigram model on a sample of the staged lines; the same lines give the same bytes.
 
     Raises:
         UserError: the vocabulary is larger than the text supports, or too small for its characters.
     """
-    # The sample was drawn with our seed; sentencepiece uses all of it.
-    options: dict[str, Any] = {
-        "vocab_size": settings.vocab_size,
-        "model_type": settings.spm_model_type,
-        "byte_fallback": settings.byte_fallback,
-        "character_coverage": 0.9995 if settings.byte_fallback else 1.0,
-        "num_threads": TRAINER_THREADS,
-        "unk_id": 0,
-        "bos_id": 1,
-        "eos_id": 2,
-        "pad_id": -1,
-        "minloglevel": 2,
-    }
-    with worker_pool(1) as pool:  # the native code would block signals in this process and leave its memory allocated
-        model.write_bytes(pool.submit(_train, staged, settings.spm_sample_mb * 1e6, options).result())
-
-
-def _train(staged: Staged, most_bytes: float, options: dict[str, Any]) -> bytes:
     from sentencepiece import SentencePieceTrainer
 
     written = io.BytesIO()
-    lines = (portion for line in staged.training_lines(most_bytes) for portion in cut_line(line))
+    # The sample is drawn with our seed; sentencepiece uses all of it.
+    lines = (portion for line in staged.training_lines(settings.spm_sample_mb * 1e6) for portion in cut_line(line))
     try:
-        SentencePieceTrainer.train(sentence_iterator=lines, model_writer=written, **options)
+        SentencePieceTrainer.train(
+            sentence_iterator=lines,
+            model_writer=written,
+            vocab_size=settings.vocab_size,
+            byte_fallback=True,
+            num_threads=TRAINER_THREADS,
+            unk_id=0,
+            bos_id=1,
+            eos_id=2,
+            pad_id=-1,
+            minloglevel=2,
+        )
     except RuntimeError as error:
         reason = str(error).rpartition("] ")[2].partition(" Increase")[0]  # without place in the source, and its flags
-        raise UserError(
-            f"--vocab-size {options['vocab_size']}: sentencepiece cannot train on this text: {reason}"
-        ) from None
+        what = f"--vocab-size {settings.vocab_size}: sentencepiece cannot train on this text"
+        raise UserError(f"{what}: {reason}") from None
     return written.getvalue()
 
 
@@ -82,7 +75,8 @@ def install_tokenizer(settings: TokenizerSettings, folder: Path, staged: Staged)
     if settings.spm_model is not None:
         shutil.copyfile(settings.spm_model, folder / SPM_NAME)
     else:
-        train_sentencepiece(staged, folder / SPM_NAME, settings)
+        with worker_pool(1) as pool:  # the native code would block signals here and leave its memory allocated
+            (folder / SPM_NAME).write_bytes(pool.submit(train_sentencepiece, staged, settings).result())
     return "sentencepiece", [SPM_NAME]
 
 

@@ -1,34 +1,32 @@
-"""A pool of worker processes that always ends with its parent: after a failure, an interrupt, or a killed parent."""
+"""A pool of worker processes that ends with its parent: after a failure, an interrupt, or (on Linux) a killed parent."""
 
 import multiprocessing
 import os
 import signal
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing.connection import wait
 from typing import Any
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.output_folder import STOP_SIGNALS
+from fairseq_clear.processes import die_with_parent
 
 
 @contextmanager
-def worker_pool(workers: int, setup: Callable[..., object] = bool, arguments: tuple[Any, ...] = ()) -> Iterator[Any]:
+def worker_pool(
+    workers: int, setup: Callable[..., object] = bool, arguments: tuple[Any, ...] = ()
+) -> Iterator[ProcessPoolExecutor]:
     """Yield a pool of ``workers`` processes, which first call the importable function ``setup`` with ``arguments``.
 
-    Processes are forked on Linux. Without workers, None is yielded.
+    Processes are forked on Linux.
 
     Raises:
         UserError: a worker was killed, usually because memory ran out.
     """
-    if not workers:
-        yield None
-        return
     context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(workers, context, _start_worker, (setup, arguments))
@@ -55,12 +53,5 @@ def _start_worker(setup: Callable[..., object], arguments: tuple[Any, ...]) -> N
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    die_with_parent()
     setup(*arguments)
-
-
-def _leave_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)

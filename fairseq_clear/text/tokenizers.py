@@ -59,14 +59,11 @@ class SentencePieceTokenizer:
         except (RuntimeError, ValueError):
             raise UserError(f"{self.path}: not a sentencepiece model; give the .model file") from None
 
-    def all_pieces(self) -> list[str]:
-        """Return all pieces in the order of sentencepiece's ids, including special ones."""
-        return [str(self._processor.IdToPiece(index)) for index in range(self._processor.GetPieceSize())]
-
     def symbols(self) -> list[str]:
         """Return the pieces that occur in text, without the unknown piece and control pieces (``<s>``, ``</s>``)."""
-        special = (self._processor.IsUnknown, self._processor.IsControl)
-        return [piece for index, piece in enumerate(self.all_pieces()) if not any(test(index) for test in special)]
+        known = self._processor
+        ids = (index for index in range(len(known)) if not known.IsUnknown(index) and not known.IsControl(index))
+        return [str(known.IdToPiece(index)) for index in ids]
 
     def encode(self, text: str) -> list[str]:
         """Return the pieces of ``text``; an unknown character becomes a piece that is not in ``dict.txt``."""

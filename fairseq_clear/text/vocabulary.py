@@ -20,7 +20,6 @@ from fairseq_clear.text.tokenizers import (
     Gpt2Tokenizer,
     HfTokenizer,
     SentencePieceTokenizer,
-    Tokenizer,
     read_special_tokens,
     special_token_files,
 )
@@ -104,11 +103,3 @@ def build_dictionary(tokenizer: SentencePieceTokenizer | Gpt2Tokenizer | HfToken
             )
         dictionary.add_symbol(symbol, n=int(isinstance(tokenizer, HfTokenizer)))
     return dictionary
-
-
-def keeps_mapping(tokenizer: Tokenizer, dictionary: Dictionary) -> bool:
-    """Whether every piece's fairseq id is its sentencepiece id + 1."""
-    if not isinstance(tokenizer, SentencePieceTokenizer):
-        return False
-    pieces = tokenizer.all_pieces()
-    return pieces[:3] == SPM_SPECIALS and pieces[3:] == dictionary.symbols[4 : len(pieces) + 1]

@@ -114,7 +114,7 @@ def test_the_report_has_median_and_best_over_the_seeds(runs, checkpoint, prepare
 
 def test_what_is_finished_is_not_done_again(runs, checkpoint, prepared, monkeypatch):
     before = (runs / "report.json").read_text()
-    monkeypatch.setattr(glue_running, "run_process", lambda *_: pytest.fail("trained again"))
+    monkeypatch.setattr(glue_running.subprocess, "run", lambda *_, **__: pytest.fail("trained again"))
     assert run_glue(checkpoint, prepared, runs, "--tasks", *TASKS, "--seeds", "1", "--label", "tiny") == 0
     assert (runs / "report.json").read_text() == before
     with pytest.raises(pytest.fail.Exception):
@@ -132,16 +132,16 @@ def test_a_damaged_record_is_one_line(name, runs, checkpoint, prepared, tmp_path
 
 
 def test_a_run_that_was_stopped_ends_as_if_it_had_not(runs, checkpoint, prepared, tmp_path, monkeypatch):
-    run = glue_running.run_process
+    run = glue_running.subprocess.run
 
-    def interrupted(command, log):
-        run([*command, "--max-epoch", "1"], log)
-        with open(log.name, "a") as end:
+    def interrupted(command, **options):
+        run([*command, "--max-epoch", "1"], **options)
+        with open(options["stdout"].name, "a") as end:
             end.write('2026-01-01 00:00:00 | INFO | valid | {"epoch": 2, "valid_lo\n')
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(glue_running, "run_process", interrupted)
+        patch.setattr(glue_running.subprocess, "run", interrupted)
         assert run_glue(checkpoint, prepared, tmp_path, "--tasks", "RTE", "--seeds", "1") == 130
     folder = tmp_path / "RTE" / "seed1"
     assert (folder / "checkpoint_last.pt").is_file() and not (folder / "result.json").exists()
@@ -187,7 +187,7 @@ def test_a_training_that_ends_early(ending, checkpoint, prepared, tmp_path, caps
 )
 def test_mistakes_are_told_before_anything_runs(flags, where, runs, checkpoint, prepared, capsys, monkeypatch):
     monkeypatch.chdir(runs)
-    monkeypatch.setattr(glue_running, "run_process", lambda *_: pytest.fail("trained"))
+    monkeypatch.setattr(glue_running.subprocess, "run", lambda *_, **__: pytest.fail("trained"))
     if "long" in flags:  # inputs that the checkpoint has no positions for
         shutil.copytree(prepared / "RTE", runs / "long" / "RTE")
         record = json.loads((prepared / "RTE" / "glue.json").read_text())

@@ -20,9 +20,9 @@ def test_flags_reach_the_settings() -> None:
         Prepare.add_arguments(parser)
         return Prepare.from_flags(parser.parse_args(line.split()))
 
-    given = parse("a.txt b.txt --dest d --valid v.txt w.txt --no-byte-fallback --dict x --split-sentences --seed 7")
+    given = parse("a.txt b.txt --dest d --valid v.txt w.txt --overwrite --dict x --split-sentences --seed 7")
     assert given.inputs == (Path("a.txt"), Path("b.txt")) and given.valid == (Path("v.txt"), Path("w.txt"))
-    assert not given.byte_fallback and given.dictionary == Path("x") and given.split_sentences == "lines"
+    assert given.overwrite and given.dictionary == Path("x") and given.split_sentences == "lines"
     assert (given.seed, given.language, given.paraphrase) == (7, "en", ()) and given.workers >= 1
     given = parse("a.txt --dest d --split-sentences paragraphs --paraphrase de=x=y.txt zh=z.txt --workers 3")
     assert given.split_sentences == "paragraphs" and given.workers == 3

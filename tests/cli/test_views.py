@@ -106,7 +106,7 @@ def test_views_are_those_of_training(data, capsys, source, augment):
 def test_swaps_and_deletions_of_whole_words_need_no_table(tmp_path, capsys):
     (tmp_path / "text.txt").write_text("\n".join(sentences(200, 3)) + "\n")
     folder = tmp_path / "bin"
-    prepare = ["prepare", str(tmp_path / "text.txt"), "--dest", str(folder), "--vocab-size", "48", "--no-byte-fallback"]
+    prepare = ["prepare", str(tmp_path / "text.txt"), "--dest", str(folder), "--vocab-size", "304"]
     assert main([*prepare, "--valid-share", "0.1", "--workers", "1"]) == 0
     capsys.readouterr()
     pieces = [line.rpartition(" ")[0] for line in (folder / "dict.txt").read_text().splitlines()]

@@ -92,7 +92,7 @@ def test_what_is_missing_is_named(archive: Path, tmp_path: Path, capsys: pytest.
     for more, message in (
         ([], "needs GPT-2's byte-level BPE"),
         (gpt2_flags(tmp_path)[:2], "belong together"),
-        ([*gpt2_flags(tmp_path), "--arch", "clear_hf"], "--arch clear_hf: "),
+        ([*gpt2_flags(tmp_path), "--arch", "clear_hf"], "leave --pooling and --arch clear_hf out"),
     ):
         assert main([*command, *more]) == 2
         assert message in capsys.readouterr().err

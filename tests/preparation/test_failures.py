@@ -103,12 +103,6 @@ def test_tokenizers_that_do_not_fit(tmp_path: Path, corpus: Path) -> None:
         assert said in fails(tmp_path / "d", corpus, **options)
 
 
-def test_a_model_with_other_special_ids_says_so_in_clear_json(tmp_path: Path, corpus: Path) -> None:
-    model = sentencepiece_model(tmp_path / "t5.model", pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
-    make(tmp_path / "d", corpus, spm_model=model)
-    assert '"id_offset": null' in (tmp_path / "d" / "clear.json").read_text()
-
-
 @pytest.mark.parametrize(
     "stage", ["preparing._write_manifests", "preparing.install_tokenizer", "binarize.Dataset.append"]
 )

@@ -32,9 +32,7 @@ def test_lines_are_binarized_with_it(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("\n".join(lines) + "\n")
     assert prepare(tmp_path / "text.txt", tmp_path / "bin", "--tokenizer-dir", folder) == 0
     clear = json.loads((tmp_path / "bin" / "clear.json").read_text())
-    assert clear["tokenizer"] == {
-        "kind": "hf", "files": ["tokenizer.json", "special_tokens_map.json"], "id_offset": None,
-    }  # fmt: skip
+    assert clear["tokenizer"] == {"kind": "hf", "files": ["tokenizer.json", "special_tokens_map.json"]}
     tokenizer = load_tokenizer(tmp_path / "bin")
     dictionary = load_dictionary(tmp_path / "bin" / "dict.txt")
     splits = [load_indexed_dataset(str(tmp_path / "bin" / split)) for split in ("train", "valid")]

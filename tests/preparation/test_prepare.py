@@ -88,7 +88,6 @@ def test_fairseq_ids_are_sentencepiece_ids_plus_one(made: Path) -> None:
         assert dictionary[number + 1] == processor.IdToPiece(number)
     line = documents_of(made, "train")[0][0]
     assert ids_of(made, "train")[0] == [number + 1 for number in processor.EncodeAsIds(line)] + [2]
-    assert clear_json(made)["tokenizer"]["id_offset"] == 1
 
 
 def test_dictionary_counts_are_those_of_train_and_order_is_not_by_count(made: Path) -> None:
@@ -187,10 +186,11 @@ def test_a_folder_of_articles(start: str | None, model: Path, tmp_path: Path) ->
         assert f"train: {len(found)} documents, " in report.summary() and f"median {median:g} a doc" in report.summary()
 
 
-def test_unknown_characters_are_counted_without_byte_fallback(corpus: Path, tmp_path: Path) -> None:
+def test_unknown_characters_are_counted(corpus: Path, tmp_path: Path) -> None:
+    model = sentencepiece_model(tmp_path / "m.model", byte_fallback=False, vocab_size=50, character_coverage=1.0)
     held_out = tmp_path / "valid.txt"
     held_out.write_text("the cat \u0416 sat\n", encoding="utf-8")
-    report = make(tmp_path / "d", corpus, valid=(held_out,), byte_fallback=False, vocab_size=50)
+    report = make(tmp_path / "d", corpus, valid=(held_out,), spm_model=model)
     assert report.splits["valid"].unknown == 1 and report.splits["train"].unknown == 0
     assert documents_of(tmp_path / "d", "valid") == [["the cat <unk> sat"]]
     assert documents_of(tmp_path / "d", "train") == documents(60)  # none is held out
@@ -219,9 +219,7 @@ def test_gpt2_files_and_a_given_dictionary(corpus: Path, tmp_path: Path) -> None
     assert (tmp_path / "fit" / "dict.txt").read_bytes() == given.read_bytes()
     assert documents_of(tmp_path / "fit", "train") == train
     assert ids_of(tmp_path / "fit", "train") != ids_of(tmp_path / "own", "train")
-    assert clear_json(tmp_path / "fit")["tokenizer"] == {
-        "kind": "gpt2", "files": ["encoder.json", "vocab.bpe"], "id_offset": None,
-    }  # fmt: skip
+    assert clear_json(tmp_path / "fit")["tokenizer"] == {"kind": "gpt2", "files": ["encoder.json", "vocab.bpe"]}
 
 
 def test_overwrite_replaces_data_and_nothing_else(corpus: Path, model: Path, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def test_documents_are_whole_and_held_out_ones_train_nothing(held_out: int, seed
     with tempfile.TemporaryDirectory() as name:
         lines = canonical(made).split("\n")[:-1]
         staged = stage_rows(((line,) if line else () for line in lines), Path(name) / "all", ["original"], "it")
-        assert (staged.lengths.documents, staged.lengths.sentences) == (12, sum(map(len, made)))
+        assert (staged.lengths.total(), staged.lengths.sentences) == (12, sum(map(len, made)))
         assert staged.size == len(canonical(made).encode())
         staged = replace(staged, seed=seed, held_out=held_out)
         found = [(out, [row[0].decode()[:-1] for row in rows]) for out, rows in staged.documents()]
@@ -71,7 +71,7 @@ def test_parts_make_up_the_whole(
     first, second = datasets
     assert first.digest.hexdigest() == hashlib.sha256(text.encode()).hexdigest() and first.size == len(text.encode())
     assert first.counts.lengths.sentences == second.counts.blank == sum(map(len, made)) and first.counts.blank == 0
-    assert first.counts.lengths.documents == 12 and sum(progress) == first.size + second.size
+    assert first.counts.lengths.total() == 12 and sum(progress) == first.size + second.size
     expected = [
         [*(dictionary.index(word) for word in line.split()), dictionary.eos()] for line in text.split("\n")[:-1]
     ]

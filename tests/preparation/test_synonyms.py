@@ -8,7 +8,7 @@ import pytest
 from fairseq.data import Dictionary
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.preparation.synonym_building import build_table, read_source
+from fairseq_clear.preparation.synonym_building import build_table, read_synonyms, read_wordnet
 from fairseq_clear.text.data_folders import read_dictionary
 from fairseq_clear.text.synonym_files import find_word_starts
 
@@ -155,14 +155,14 @@ def wordnet(monkeypatch):
 
 
 def test_wordnet_gives_the_other_lemmas_of_a_words_synsets(wordnet, monkeypatch):
-    source = read_source("wordnet")
+    source = read_wordnet()
     happen = {"happen": ["take place", "materialize"]}
     assert source.synonyms == {"Paris": ["capital of France"], **happen, "less": ["fewer"], "lone": []}
     assert source.name == "wordnet 3.0"
-    assert len(source.content_hash) == 64 and read_source("wordnet").content_hash == source.content_hash
+    assert len(source.content_hash) == 64 and read_wordnet().content_hash == source.content_hash
     monkeypatch.setattr(FakeWordnet, "synsets", lambda self, lemma: 1 / 0)  # missing or damaged
     with pytest.raises(UserError, match="--source wordnet: .*python -m nltk.downloader") as error:
-        read_source("wordnet")
+        read_wordnet()
     assert "\n" not in str(error.value)
 
 
@@ -179,9 +179,9 @@ def test_wordnet_gives_the_other_lemmas_of_a_words_synsets(wordnet, monkeypatch)
 def test_other_files_are_refused_with_what_is_wanted(tmp_path, content, said):
     path = tmp_path / "list.json"
     path.write_text('{"film": ["movie"], "all": []}')
-    source = read_source(str(path))
+    source = read_synonyms(path)
     assert (source.synonyms, source.name) == ({"film": ["movie"], "all": []}, "list.json")
     path.unlink() if content is None else path.write_text(content)
     with pytest.raises(UserError, match=f"list.json.*{said}.*a JSON object of word") as error:
-        read_source(str(path))
+        read_synonyms(path)
     assert "\n" not in str(error.value)

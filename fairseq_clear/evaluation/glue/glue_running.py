@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean, median
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from fairseq.data import Dictionary
@@ -166,11 +166,7 @@ class GlueRun:
         return {**data, "seed": self.seed, "settings": asdict(self.settings), "precision": self.precision}
 
     def run(self) -> Result:
-        """Train, and write ``result.json`` with the dev scores of the best epoch, unless it exists; return the result.
-
-        Raises:
-            UserError: training failed.
-        """
+        """Train, and write the best epoch's dev scores to ``result.json``, unless it exists; UserError if training fails."""
         result = self.folder / RESULT
         if result.is_file():
             return dict(read_json(result, "remove it", dict))
@@ -179,10 +175,11 @@ class GlueRun:
         write_json(self.folder / SETTINGS, self.identity(), flag="--output")
         log, best = self.folder / "train.log", self.folder / "checkpoint_best.pt"
         with open(log, "ab") as stream:
-            status = run_process(self.command(), stream)
-        if status or not best.is_file():
-            what = f"fairseq-train ended with status {status}"
-            raise UserError(f"{self.task.name} seed {self.seed}: {what}; see the last lines of {log}")
+            # the training ends if this process ends or is interrupted
+            run = subprocess.run(self.command(), stdout=stream, stderr=subprocess.STDOUT, preexec_fn=die_with_parent)
+        if run.returncode or not best.is_file():
+            what = f"fairseq-train ended with status {run.returncode}; see the last lines of {log}"
+            raise UserError(f"{self.task.name} seed {self.seed}: {what}")
         updates, logged = strip_checkpoint(best, self.folder / "model.pt"), read_log(log)
         scores = {split: logged[split][updates] for split in self.task.dev_columns()}
         metrics = {split: {name: one[name] for name in MEASURED if name in one} for split, one in scores.items()}
@@ -230,18 +227,10 @@ class GlueRun:
         return [sys.executable, "-m", "fairseq_cli.train", *map(str, flags)]
 
 
-def run_process(command: Sequence[str], log: BinaryIO) -> int:
-    """Run a training, which ends if this process ends or is interrupted; return its exit status."""
-    return subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, preexec_fn=die_with_parent).returncode
-
-
 def build_report(runs: Sequence[GlueRun], results: Sequence[Result], recipe: str, label: str) -> Report:
     """Build the report: a row with the median and one with the best score over the seeds, as in CERT Table 2.
 
-    Args:
-        runs, results: all runs, and the result of each.
-        recipe: determines the metric of each task in the table; the details hold all metrics.
-        label: name of the encoder, with which the names of the rows begin.
+    ``recipe`` determines the metric of each task in the table; the details hold all metrics. ``label`` names the encoder.
     """
     tasks, start, seeds = {run.task.name: run for run in runs}, runs[0], sorted({run.seed for run in runs})
     segments = start.loaded.model.args.segments

@@ -1,13 +1,12 @@
 """The tasks of GLUE (Wang et al. 2018, arXiv:1804.07461), readers of their tsv files, and the papers' fine-tuning recipes."""
 
-import re
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import read_text_lines, write_errors, write_whole
+from fairseq_clear.files import read_text_lines
 
 _MNLI_SPLITS = {"train": "train.tsv", "valid": "dev_matched.tsv", "valid1": "dev_mismatched.tsv"}
 _BINARY, _ENTAILMENT = ("0", "1"), ("entailment", "not_entailment")
@@ -76,20 +75,6 @@ def read_examples(glue_dir: Path, task: GlueTask, split: str) -> tuple[list[list
         raise UserError(f"{path}: holds no well-formed example; is this {task.name}?")
     *texts, labels = (list(column) for column in zip(*rows, strict=True))
     return texts, labels, len(lines) - len(rows)
-
-
-def write_texts(task: GlueTask, glue_dir: Path, path: Path) -> tuple[int, int]:
-    """Write the training texts of a task, without labels and empty texts, each as a document of ``fairseq-clear prepare``.
-
-    Returns:
-        Number of texts written, number of malformed lines left out.
-    """
-    texts, _, dropped = read_examples(glue_dir, task, "train")
-    cleaned = (re.sub(r"[\0\r]", " ", text).strip() for row in zip(*texts, strict=True) for text in row)
-    lines = list(filter(None, cleaned))
-    with write_errors(path, "--dest"), write_whole(path) as stream:
-        stream.write("\n\n".join(lines).encode() + b"\n")
-    return len(lines), dropped
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
-import torch
 from tqdm import tqdm
 
 from fairseq_clear.distributed import choose_device
@@ -33,6 +32,7 @@ from fairseq_clear.preparation.back_translation.huggingface_translator import Hu
 from fairseq_clear.preparation.back_translation.translation_report import build_report, compare
 from fairseq_clear.preparation.back_translation.translation_settings import MODEL, Model, TranslationSettings
 from fairseq_clear.preparation.back_translation.translator import Translator, clean_line, mix
+from fairseq_clear.settings import check_settings
 from fairseq_clear.shared_work import Work, Workers, join_workers, open_work
 
 
@@ -75,17 +75,21 @@ def check(settings: TranslationSettings) -> tuple[int, dict[str, Any]]:
     Raises:
         UserError: an error in settings, input, models or file names.
     """
-    settings.check()
+    check_settings(settings)
     for path in settings.files:
         check_output_file(path, overwrite=True)
         if settings.input.exists() and path.exists() and path.samefile(settings.input):
             raise UserError(f"--output {path}: is the input; give another name")
-    _device(settings)
+    device = choose_device(settings.device)
+    if settings.fp16 and device.type != "cuda":
+        raise UserError(f"--fp16: needs a GPU, but the device is {device}; leave --fp16 out")
     others = {"output", "overwrite", "device"}
     deciding = {name: value for name, value in asdict(settings).items() if name not in others}
     for model in settings.models:
         deciding[model.name] = {"name": Path(model.path).name, **hash_files(find_kind(model).files(model))}
-    lines, deciding["input"] = count_lines(settings.input), hash_file(settings.input)
+    if not (lines := sum(1 for _ in read_whole_lines(settings.input, allow_nul=True))):
+        raise UserError(f"--input {settings.input}: is empty; give a text with one sentence per line")
+    deciding["input"] = hash_file(settings.input)
     return lines, json.loads(json.dumps(deciding))
 
 
@@ -111,41 +115,17 @@ def find_kind(model: Model) -> type[Translator]:
     raise UserError(f"{model.where}: holds no model; give {MODEL}")
 
 
-def _device(settings: TranslationSettings) -> torch.device:
-    """Return the device; ``cuda`` means one GPU per worker. UserError if there is no such device, or no GPU for --fp16."""
-    name = None if settings.device == "cuda" and torch.cuda.is_available() else settings.device
-    device = choose_device(name)
-    if settings.fp16 and device.type != "cuda":
-        raise UserError(f"--fp16: needs a GPU, but the device is {device}; leave --fp16 out")
-    return device
-
-
-def count_lines(path: Path) -> int:
-    """Count the lines of the input; only LF ends a line, as in ``wc -l``.
-
-    Raises:
-        UserError: the file is missing, unreadable, damaged, empty or not UTF-8; the message names the line.
-    """
-    if not (lines := sum(1 for _ in _lines(path))):
-        raise UserError(f"--input {path}: is empty; give a text with one sentence per line")
-    return lines
-
-
 def read_chunks(path: Path, chunk_lines: int, chunks: Sequence[int]) -> Iterator[tuple[int, list[str]]]:
     """Yield the index and lines of each chunk in ``chunks``, which are ascending indices."""
-    lines, done = _lines(path), 0
+    lines, done = (line for _, line in read_whole_lines(path, allow_nul=True)), 0
     for chunk in chunks:
         yield chunk, list(islice(lines, (chunk - done) * chunk_lines, (chunk - done + 1) * chunk_lines))
         done = chunk + 1
 
 
-def _lines(path: Path) -> Iterator[str]:
-    return (line for _, line in read_whole_lines(path, allow_nul=True))
-
-
 def _translate_chunks(settings: TranslationSettings, work: Work) -> None:
     """Translate and store the chunks of this worker."""
-    models = [find_kind(model)(model, _device(settings)) for model in settings.models]
+    models = [find_kind(model)(model, choose_device(settings.device)) for model in settings.models]
     for one, other in pairwise(model.languages for model in models):
         if one is not None and other is not None and one != other[::-1]:
             pairs = " and ".join(" to ".join(languages) for languages in (one, other))

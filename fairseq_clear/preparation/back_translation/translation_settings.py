@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from fairseq_clear.errors import UserError
-from fairseq_clear.settings import check_settings, setting
+from fairseq_clear.settings import setting
 
 Languages = tuple[str, str]
 
@@ -49,7 +48,7 @@ class TranslationSettings:
         "auto",
         choices=TOKENIZERS,
     )
-    beam: int | None = setting("beam width, without --sampling (default: 5)", None, least=1)
+    beam: int | None = setting("beam width, without --sampling (default: 5)", None, least=1, exclusive="search")
     sampling: int | None = setting(
         "sample words from the distribution of each model; with a number, only from the K most probable words",
         None,
@@ -57,6 +56,7 @@ class TranslationSettings:
         nargs="?",
         const=0,
         metavar="K",
+        exclusive="search",
     )
     max_len_a: float = setting(
         "maximum tokens of a translation: A x tokens of the source + B", 1.5, least=0, metavar="A"
@@ -94,12 +94,6 @@ class TranslationSettings:
     def files(self) -> list[Path]:
         """The text files to write."""
         return [self.output]
-
-    def check(self) -> None:
-        """Raise UserError for values that contradict each other or are out of range; reads no file."""
-        check_settings(self)
-        if self.beam is not None and self.sampling is not None:
-            raise UserError(f"--beam {self.beam}: has no effect with --sampling; leave it out")
 
 
 @dataclass(frozen=True)
