@@ -6,7 +6,7 @@ choose recipe and merge, those of test compare encoders.
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
@@ -24,7 +24,7 @@ MOST_TEST, MOST_DEV = 1000, 300
 # document by its title, and no change can be seen. For the same reason, a passage is only the beginning of a text.
 MOST_OTHERS, BEGIN_WORDS = 2000, 40
 MOST_VALID = 30  # documents of the validation loss, which reads all their sentences
-QUESTION = "question"  # the folder
+QUESTION, HARDER = "question", "harder-question"  # folders
 FEWEST = 2  # pairs that retrieval needs
 FEWEST_HELD_OUT = 10  # documents, unless that is more than half of them
 MOST_TITLE_WORDS = 25  # of a first line that is taken as a title
@@ -49,7 +49,7 @@ def hold_out(text: Path, folder: Path, share: float, seed: int) -> HeldOut:
 
     A query is the first sentence of a held-out document; the passage that it must find is the first BEGIN_WORDS words of the
     rest of the document. Half of the held-out documents, at most MOST_DEV, are dev, the others test. Up to MOST_OTHERS
-    training documents give further passages.
+    training documents give further passages. In the harder question, a passage is the sentence in the middle of the rest.
 
     Args:
         text: canonical text, as ``prepare --text-only`` writes it.
@@ -68,14 +68,24 @@ def hold_out(text: Path, folder: Path, share: float, seed: int) -> HeldOut:
     valid = sorted(chosen[:dev_count], key=lambda number: number not in titled)[:MOST_VALID]
     documents = _divide(text, folder, valid=valid, held_out=chosen, wanted=[*chosen, *others])
     parts = {"dev": chosen[:dev_count], "test": chosen[dev_count:]}
-    pairs = {name: [_ask(documents[n]) for n in some if len(documents[n]) > 1] for name, some in parts.items()}
-    further = [_ask(documents[n])[1] for n in others]
-    return write_held_out(folder, pairs, further, lengths, len(titled))
+
+    def ask(passage: Callable[[Sequence[str]], str]) -> tuple[dict[str, list[Pair]], list[str]]:
+        long = {name: [documents[n] for n in some if len(documents[n]) > 1] for name, some in parts.items()}
+        pairs = {name: [(document[0], passage(document)) for document in some] for name, some in long.items()}
+        return pairs, [passage(documents[n]) for n in others]
+
+    write_question(folder / HARDER, *ask(_middle))
+    return write_held_out(folder, *ask(_beginning), lengths, len(titled))
 
 
-def _ask(document: Sequence[str]) -> Pair:
-    """The first sentence of a document, and the beginning of the rest, or of the document if it has no other sentence."""
-    return document[0], " ".join(" ".join(document[1:] or document).split()[:BEGIN_WORDS])
+def _beginning(document: Sequence[str]) -> str:
+    """The beginning of what follows the first sentence, or of the document if it has no other sentence."""
+    return " ".join(" ".join(document[1:] or document).split()[:BEGIN_WORDS])
+
+
+def _middle(document: Sequence[str]) -> str:
+    """The sentence in the middle of what follows the first one."""
+    return document[(len(document) + 1) // 2] if len(document) > 1 else document[0]
 
 
 def divide_pairs(pairs: list[Pair], text: Path, folder: Path, seed: int) -> HeldOut:

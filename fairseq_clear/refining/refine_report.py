@@ -15,16 +15,18 @@ from fairseq_clear.evaluation.retrieval import Doubles, bootstrap, evaluate_retr
 from fairseq_clear.evaluation.retrieval_data import read_beir
 from fairseq_clear.evaluation.sts import evaluate_sts, read_sts_tasks
 from fairseq_clear.files import versions, write_json
-from fairseq_clear.refining.holding_out import HeldOut
+from fairseq_clear.refining.holding_out import HARDER, QUESTION, HeldOut
 from fairseq_clear.refining.refine_settings import RefineSettings
 
 __all__ = [
+    "ASKED",
     "Chosen",
     "HALF",
     "MRR",
     "NOT_COMPARED",
     "REPORT",
     "RefineReport",
+    "SATURATED",
     "choose_share",
     "compare_retrieval",
     "compare_sts",
@@ -40,6 +42,8 @@ COLUMNS = (MRR, "recall@1", "recall@10", "nDCG@10")
 SHOWN_CHARACTERS = 160
 SATURATED = 95.0  # MRR@10 of the untouched encoder from which the question can hardly show a gain
 MOST_DRIFT_SENTENCES = 500
+# what the title or first sentence of a held-out document must find
+ASKED = {QUESTION: "the beginning of its text", HARDER: "a sentence from the middle of its text"}
 NOT_COMPARED = (
     "Not compared: there are too few held-out documents of several sentences. Give --sts, or --pairs with queries and "
     "passages, to see whether refining helped."
@@ -101,6 +105,7 @@ class Chosen:
     shares: Sequence[dict[str, Any]]  # share of the refined weights in a merge, and its score
     share: float  # the best; 0 is the untouched encoder
     drift: float  # mean cosine between the vectors of the untouched encoder and of the one that is compared
+    question: str  # a key of ASKED; the harder one if the other was saturated
 
 
 @dataclass
@@ -184,8 +189,9 @@ class RefineReport:
         if "retrieval" not in self.reports or self.settings.asks_given_pairs:
             return ""
         said = (
-            "The question, the beginning of a text by its title or first sentence, is a stand-in: on collections that people "
-            "judged, its answer did not predict whether their queries find more. Compare by your own with --pairs."
+            f"The question, whether the title or first sentence of a document finds {ASKED[self.chosen.question]}, is a "
+            "stand-in: on collections that people judged, its answer did not predict whether their queries find more. Compare "
+            "by your own with --pairs."
         )
         if self.is_saturated:
             said += (
@@ -227,7 +233,7 @@ class RefineReport:
             yield from (paragraph, "")
         if "retrieval" in self.reports:
             counts = self.reports["retrieval"]["protocol"]
-            origin = "the title or first sentence of a held-out document must find the beginning of its text"
+            origin = f"the title or first sentence of a held-out document must find {ASKED[self.chosen.question]}"
             if self.settings.asks_given_pairs:
                 origin = "--pairs" if self.settings.pairs else "held-out pairs of --train-pairs"
             yield f"Retrieval ({origin}), {counts['queries']:,} queries, {counts['passages']:,} passages:"

@@ -28,11 +28,13 @@ class Steps:
         work: folder of the results.
         device: cpu or cuda.
         commands: what was printed.
+        question: name of the folder of the question, QUESTION or HARDER.
     """
 
     def __init__(self, settings: RefineSettings, device: str) -> None:
         self.settings, self.work, self.device = settings, settings.work, device
         self.commands: list[str] = []
+        self.question = QUESTION
         # of each checkpoint, because both splits of the question have the same passages
         self._vectors: dict[Path, dict[str, Any]] = {}
 
@@ -53,7 +55,7 @@ class Steps:
 
     def search(self, name: str, data: Path, split: str, checkpoints: dict[str, Path], *baselines: str) -> Any:
         """Score encoders by a split of the question; return the report, which is kept in NAME.json."""
-        output, question = self.work / f"{name.replace(' ', '-')}.json", self.work / QUESTION
+        output, question = self.work / f"{name.replace(' ', '-')}.json", self.work / self.question
         words = ("--data", question, "--split", split, *(("--baselines", *baselines) if baselines else ()))
         encoders = ("--encoder", *checkpoints.values(), "--data-bin", data, "--device", self.device)
         if self.must_run(name, output, "fairseq-clear", "retrieval", *words, *encoders, "--output", output):

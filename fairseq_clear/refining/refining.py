@@ -26,12 +26,14 @@ from fairseq_clear.output_folder import check_destination, output_folder
 from fairseq_clear.preparation.prepare_settings import PrepareSettings
 from fairseq_clear.preparation.preparing import prepare, write_text
 from fairseq_clear.processes import locked
-from fairseq_clear.refining.holding_out import COUNTS, HeldOut, divide_pairs, hold_out
+from fairseq_clear.refining.holding_out import COUNTS, HARDER, HeldOut, divide_pairs, hold_out
 from fairseq_clear.refining.refine_report import (
+    ASKED,
     HALF,
     MRR,
     NOT_COMPARED,
     REPORT,
+    SATURATED,
     Chosen,
     RefineReport,
     choose_share,
@@ -175,6 +177,7 @@ def _refine(steps: Steps) -> dict[str, Any]:
     base = Training(
         "", encoder, data, work / "training", settings.updates, negatives=negatives, arch=stated.arch, prompts=prompts
     )
+    _choose_question(steps, counts, data, checkpoint)
     recipe, trials = _choose_recipe(steps, counts, base)
     training = replace(base, recipe=recipe)
     trained = steps.train("train", training)
@@ -185,7 +188,7 @@ def _refine(steps: Steps) -> dict[str, Any]:
     reports = _compare(steps, counts, data, {"untouched": checkpoint, "refined": refined})
     drift = measure_drift(steps.encoders(data, {"untouched": checkpoint, "refined": refined}), work / "valid.txt")
     scores = [{"share": share, "score": float(values.mean())} for share, values in shares.items()]
-    chosen = Chosen(recipe, trials, scores, best, drift)
+    chosen = Chosen(recipe, trials, scores, best, drift, steps.question)
     report = RefineReport(settings, chosen, counts, reports, steps.commands, steps.device)
     exported = work / "untouched"
     if report.exported_share:
@@ -278,6 +281,17 @@ def _prepare(steps: Steps, encoder: Path, checkpoint: Path) -> tuple[Path, int]:
     if steps.must_run("prepare the text", data, "fairseq-clear", *words):
         print(prepare(PrepareSettings(inputs=(text,), dest=data, **options)).summary())
     return data, negatives
+
+
+def _choose_question(steps: Steps, counts: HeldOut, data: Path, checkpoint: Path) -> None:
+    """Ask the harder question if the untouched encoder answers nearly every query of dev."""
+    if steps.settings.asks_given_pairs or not counts.dev:
+        return
+    report = steps.search("score the untouched encoder", data, "dev", {"untouched": checkpoint})
+    score = report["rows"][0]["scores"][MRR]
+    if score >= SATURATED:
+        steps.question = HARDER
+        print(f"# the question is saturated ({MRR} {score:.1f}); a harder one is asked: {ASKED[HARDER]}", flush=True)
 
 
 def _choose_recipe(steps: Steps, counts: HeldOut, base: Training) -> tuple[str, list[dict[str, Any]]]:

@@ -10,10 +10,12 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.retrieval_data import read_beir
 from fairseq_clear.refining.holding_out import (
     BEGIN_WORDS,
+    HARDER,
     MOST_DEV,
     MOST_OTHERS,
     MOST_TEST,
     MOST_TITLE_WORDS,
+    QUESTION,
     divide_pairs,
     hold_out,
 )
@@ -105,6 +107,10 @@ def test_a_passage_is_the_beginning_of_the_rest(tmp_path: Path) -> None:
     for query, passage in pairs(tmp_path, "dev") + pairs(tmp_path, "test"):
         words = " ".join(documents[int(query.split()[1])][1:]).split()
         assert passage.split() == words[:BEGIN_WORDS] and len(words) > BEGIN_WORDS
+    easier, harder = (read_beir(tmp_path / name, "test") for name in (QUESTION, HARDER))
+    assert harder.queries == easier.queries and len(harder.passages) == len(easier.passages) == 30
+    for query, gains in zip(harder.queries, harder.relevant, strict=True):
+        assert [harder.passages[number] for number in gains] == [documents[int(query.split()[1])][3]]
 
 
 @pytest.mark.parametrize("count", [3000, 600])

@@ -21,9 +21,11 @@ from fairseq_clear import SentenceEncoder
 from fairseq_clear.cli.main import main
 from fairseq_clear.errors import UserError
 from fairseq_clear.processes import locked
+from fairseq_clear.refining.holding_out import HARDER, QUESTION
 from fairseq_clear.refining.refine_report import RefineReport, choose_share
 from fairseq_clear.refining.refine_settings import RefineSettings
-from fairseq_clear.refining.refining import WEIGHTS, refine, run_refine
+from fairseq_clear.refining.refine_steps import Steps
+from fairseq_clear.refining.refining import WEIGHTS, _choose_question, refine, run_refine
 from tests import zygote
 from tests.conftest import ROOT, rejected, run, sentences
 from tests.interop.folders import make_folder, make_sentence_folder
@@ -142,11 +144,25 @@ def test_the_untouched_encoder_is_exported_if_it_is_better(
         report = RefineReport.__new__(RefineReport)
         vars(report).update(
             reports={"retrieval": {"rows": rows, "protocol": {"queries": 40, "passages": 90}}},
-            chosen=SimpleNamespace(share=0.5, shares=[{"share": 0, "score": 97.4}]),
+            chosen=SimpleNamespace(share=0.5, shares=[{"share": 0, "score": 97.4}], question="question"),
             settings=SimpleNamespace(seed=1, keep_best=True, asks_given_pairs=asks_given_pairs),
         )
         assert report.exported_share == share
         assert ("saturated" in report.caveat()) is not asks_given_pairs
+
+
+@pytest.mark.parametrize(("score", "question"), [(94.9, QUESTION), (95.0, HARDER)])
+def test_a_saturated_question_is_replaced(score: float, question: str, capsys: pytest.CaptureFixture[str]) -> None:
+    steps = Steps(RefineSettings(texts=(), encoder=Path("start"), dest=Path("dest")), "cpu")
+    found = {"rows": [{"scores": {"MRR@10": score}}]}
+    steps.search = lambda name, data, split, checkpoints: {"dev": found}[split]  # type: ignore[method-assign]
+    _choose_question(steps, SimpleNamespace(dev=10), Path("data"), Path("start"))
+    assert steps.question == question
+    assert ("a harder one is asked" in capsys.readouterr().out) == (question == HARDER)
+    steps.settings.pairs = Path("pairs.tsv")  # which no other question can replace
+    steps.question = QUESTION
+    _choose_question(steps, SimpleNamespace(dev=10), Path("data"), Path("start"))
+    assert steps.question == QUESTION
 
 
 def test_a_printed_training_is_the_training(finished: Path, folder: Path) -> None:
@@ -154,11 +170,12 @@ def test_a_printed_training_is_the_training(finished: Path, folder: Path) -> Non
     commands = [line for line in (folder / "output.txt").read_text().splitlines() if line.startswith("fairseq-")]
     names = [" ".join(command.split()[: 1 + command.startswith("fairseq-clear")]) for command in commands]
     rest = ["fairseq-train", *(f"fairseq-clear {name}" for name in ("retrieval", "sts", "export"))]
-    assert names == [*(f"fairseq-clear {name}" for name in ("import", "prepare", "prepare", "export")), *rest]
+    before = ("import", "prepare", "prepare", "export", "retrieval")
+    assert names == [*(f"fairseq-clear {name}" for name in before), *rest]
     assert not (folder / "finished.partial").exists()
     old, new = str(folder / "finished.partial"), str(folder / "typed")
     (folder / "typed").mkdir()
-    for number, command in enumerate(commands[:5]):
+    for number, command in enumerate([*commands[:4], commands[5]]):
         words = command.replace(old, new).replace("'", "").split()
         if number == 2:  # what was held out is the only step that is not a command
             from fairseq_clear.refining.holding_out import hold_out
