@@ -1,6 +1,6 @@
 """Weak scaling on gloo workers of one machine, and what ``fairseq-clear plan`` says of the same runs.
 
-    python examples/proof/scaling.py [--workers 1 2 4] [--batch 32] [--updates 20 120] [--output examples/proof/scaling.json]
+    python examples/proof/scaling.py [--workers 1 2 4] [--batch 32] [--updates 10 60] [--output examples/proof/scaling.json]
 
 Each run is ``fairseq-hydra-train`` of one recipe on random sentences, with the same number of texts on every worker and one
 thread each. What an update costs is the difference of two runs of different length, so that the start and the checkpoint
@@ -39,7 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4], help="1 comes first")
     parser.add_argument("--batch", type=int, default=32, help="texts of a worker")
-    parser.add_argument("--updates", type=int, nargs=2, default=[20, 120], help="lengths of the two runs")
+    parser.add_argument("--updates", type=int, nargs=2, default=[10, 60], help="lengths of the two runs")
     parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".json"))
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
