@@ -90,7 +90,7 @@ class SynonymTable:
     def find(self, tokens: Integers, starts: Integers) -> Integers:
         """The row of each word of ``tokens`` (n,), words beginning at ``starts`` (W,): (W,) int64, -1 for none."""
         single, levels = self._index
-        lengths = np.diff(starts, append=len(tokens))  # (W,)
+        lengths = np.concatenate([starts[1:], [len(tokens)]]) - starts  # (W,)
         # most words have one piece, whose row needs no search; the last entry is for ids beyond the vocabulary
         node = tokens[starts]
         found: Integers = single[np.minimum(node, len(single) - 1)]

@@ -31,7 +31,7 @@ class Words:
         begins[1:] |= is_special[:-1]
         begins[texts.offsets[:-1][texts.lengths > 0]] = True
         self.starts = np.flatnonzero(begins)
-        self.lengths: Tokens = np.diff(self.starts, append=len(texts.tokens))
+        self.lengths: Tokens = np.concatenate([self.starts[1:], [len(texts.tokens)]]) - self.starts
         self.texts: Tokens = texts.rows[self.starts]
         self.is_special: npt.NDArray[np.bool_] = is_special[self.starts]
         self.ordinary: Tokens = np.bincount(self.texts[~self.is_special], minlength=len(texts))

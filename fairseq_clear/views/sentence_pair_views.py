@@ -6,6 +6,7 @@ document overlap.
 """
 
 import logging
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -73,6 +74,11 @@ class SentencePairs(ViewSource):
         numbers = np.searchsorted(self._ends, indices, side="right")
         return numbers, indices - np.where(numbers > 0, self._ends[numbers - 1], 0)
 
+    def _positions(self, numbers: Tokens, lines: Sequence[Tokens]) -> Tokens:
+        """Return the positions of several lines of each document: a row for each entry of ``lines``, all (I,)."""
+        found = self.documents.positions(np.tile(numbers, len(lines)), np.concatenate(lines))
+        return found.reshape(len(lines), -1)
+
     def _pairs(self, texts: Ragged, numbers: Tokens, spans: list[Tokens]) -> Pairs:
         """Frame the texts of pairs; ``spans`` are begin and end of the first text, then of the second, each (I,)."""
         documents = self.documents
@@ -123,7 +129,7 @@ class NeighborViews(SentencePairs):
     def _window(self, indices: Tokens) -> tuple[Tokens, ...]:
         """Return the documents of items, and in each: begin of the first span, end of the first, end of the second."""
         numbers, span = self._locate(indices)
-        return numbers, *(self.documents.positions(numbers, (span + n) * self.sentences) for n in range(3))
+        return numbers, *self._positions(numbers, [(span + n) * self.sentences for n in range(3)])
 
     def _lengths(self, indices: Tokens) -> tuple[Tokens, Tokens]:
         _, begin, middle, end = self._window(indices)
@@ -183,7 +189,7 @@ class ClozeViews(SentencePairs):
         numbers, lines = self._locate(indices)
         lines, counts = lines + (self.after == 0), self.documents.line_counts[numbers]
         window = np.maximum(lines - self.before, 0), lines, lines + 1, np.minimum(lines + self.after + 1, counts)
-        return numbers, *(self.documents.positions(numbers, line) for line in window)
+        return numbers, *self._positions(numbers, window)
 
     def _lengths(self, indices: Tokens) -> tuple[Tokens, Tokens]:
         _, first, begin, end, last = self._window(indices)
