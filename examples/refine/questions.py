@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -150,11 +151,14 @@ def summarize(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
                     row.setdefault(name, []).append(value)
         tables[key.partition("-")[2]] = {"rows": {UNTOUCHED: {k: [v] for k, v in before.items()}, **rows}}
     agreement: dict[str, dict[str, list[float]]] = {}
-    for question in QUESTIONS:
-        cells = agreement.setdefault(question, {})
+    rules: dict[str, tuple[list[str], Callable[[list[float]], float]]] = {name: ([name], min) for name in QUESTIONS}
+    rules |= {"mean of all": (list(QUESTIONS), fmean), "least of all": (list(QUESTIONS), min)}
+    for rule, (questions, combined) in rules.items():
+        cells = agreement.setdefault(rule, {})
         for key, cases in changes.items():
-            both = [case for case in cases if question in case]
-            judged, asked = (np.array([case[name] for case in both]) for name in (PEOPLE, question))
+            both = [case for case in cases if set(questions) <= case.keys()]
+            judged = np.array([case[PEOPLE] for case in both])
+            asked = np.array([combined([case[name] for name in questions]) for case in both])
             name = key.partition("-")[2]
             cells[f"Spearman, {name}"] = [float(spearmanr(judged, asked).statistic)]
             cells[f"same sign, {name}"] = [float(100 * np.mean(np.sign(judged) == np.sign(asked)))]
