@@ -22,6 +22,7 @@ class Refine(Command, RefineSettings):
     Part of the documents is held out. The untouched encoder, the refined one, TF-IDF and BM25 are compared by how well the
     title or first sentence of a held-out document finds the text after it, among many documents. Other queries of this kind
     choose what is exported: the refined encoder, a merge of its weights with the untouched ones, or the untouched encoder.
+    Differences of less than one standard error decide nothing.
 
     If you have queries and the passages that answer them, compare by those: --pairs. Text without documents of several
     sentences allows no comparison without --pairs or --sts; this is said before the training.

@@ -5,6 +5,7 @@ choose recipe and merge, those of test compare encoders.
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -17,7 +18,16 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.retrieval_data import Pair
 from fairseq_clear.files import write_json
 
-__all__ = ["HeldOut", "divide_pairs", "find_titles", "hold_out", "read_documents", "split_pairs", "write_held_out"]
+__all__ = [
+    "HeldOut",
+    "below_title",
+    "divide_pairs",
+    "find_titles",
+    "hold_out",
+    "read_documents",
+    "split_pairs",
+    "write_held_out",
+]
 
 MOST_TEST, MOST_DEV = 1000, 300
 # Passages that no query asks for, from training documents. With few of them, an encoder such as MiniLM finds nearly every
@@ -41,7 +51,7 @@ class HeldOut:
     dev: int  # queries that choose the recipe and the share of the refined weights; 0 if there are too few
     test: int  # queries that compare the encoders
     pairs: int = 0  # of --train-pairs and of titles that are trained on
-    left_out: int = 0  # of --train-pairs, as their query or passage is one of the comparison
+    left_out: int = 0  # pairs of --train-pairs, and documents, with a query or a passage of the comparison
 
 
 def hold_out(text: Path, folder: Path, share: float, seed: int) -> HeldOut:
@@ -80,7 +90,13 @@ def hold_out(text: Path, folder: Path, share: float, seed: int) -> HeldOut:
 
 def _beginning(document: Sequence[str]) -> str:
     """The beginning of what follows the first sentence, or of the document if it has no other sentence."""
-    return " ".join(" ".join(document[1:] or document).split()[:BEGIN_WORDS])
+    return " ".join(below_title(document).split()[:BEGIN_WORDS])
+
+
+def below_title(document: Sequence[str]) -> str:
+    """What follows the first sentence, without a repetition of it; the sentence itself if nothing follows."""
+    rest = " ".join(document[1:])
+    return rest.removeprefix(document[0]).strip() or rest or document[0]
 
 
 def _middle(document: Sequence[str]) -> str:
@@ -137,9 +153,14 @@ def _survey(text: Path) -> tuple[list[int], set[int]]:
 
 
 def find_titles(documents: Iterable[Sequence[str]]) -> set[int]:
-    """Numbers of the documents whose first sentence is a title: short, followed by others, and of no other document."""
+    """Numbers of the documents whose first sentence is a title: short, followed by others, and of no other document.
+
+    Numbers are not compared, so that lines such as "Page 3 of 20" are found to be no titles.
+    """
     first_lines = [
-        hash(document[0]) if len(document) > 1 and len(document[0].split()) <= MOST_TITLE_WORDS else None
+        hash(re.sub(r"\d+", "0", document[0]))
+        if len(document) > 1 and len(document[0].split()) <= MOST_TITLE_WORDS
+        else None
         for document in documents
     ]
     counts = Counter(first_lines)

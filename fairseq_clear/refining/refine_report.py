@@ -186,18 +186,24 @@ class RefineReport:
 
     def caveat(self) -> str:
         """What the comparison does not show; empty if there is nothing to say."""
-        if "retrieval" not in self.reports or self.settings.asks_given_pairs:
-            return ""
-        said = (
-            f"The question, whether the title or first sentence of a document finds {ASKED[self.chosen.question]}, is a "
-            "stand-in: on collections that people judged, its answer did not predict whether their queries find more. Compare "
-            "by your own with --pairs."
-        )
-        if self.is_saturated:
-            said += (
-                f" It is saturated: the untouched encoder scores {SATURATED:g} or more, so it can hardly show a gain."
+        said = []
+        if "retrieval" in self.reports and not self.settings.asks_given_pairs:
+            said.append(
+                f"The question, whether the title or first sentence of a document finds {ASKED[self.chosen.question]}, is a "
+                "stand-in: on collections that people judged, its answer did not predict whether their queries find more. "
+                "Compare by your own with --pairs."
             )
-        return said
+        if self.is_saturated:
+            said.append(
+                f"The question is saturated: the untouched encoder scores {SATURATED:g} or more, so it can hardly show a gain."
+            )
+        return " ".join(said)
+
+    def drift(self) -> str:
+        """How far the encoder moved, in one sentence."""
+        missing = "" if "sts" in self.reports else "; --sts shows what that costs in general similarity"
+        refined = "" if self.exported_share else " of the refined encoder, which is not in the folder"
+        return f"Drift{refined}: a sentence's vectors before and after have a mean cosine of {self.chosen.drift:.3f}{missing}."
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON values."""
@@ -251,7 +257,7 @@ class RefineReport:
             yield from (f"Merges, {on_dev}, by the share of the refined weights (0: the untouched encoder):", "")
             yield from (f"- {one['share']:g}: {one['score']:.2f}" for one in self.chosen.shares)
             yield ""
-        yield f"Mean cosine between the vectors of a sentence before and after: {self.chosen.drift:.3f}."
+        yield self.drift()
         yield from ("", f"## Recipe: {self.chosen.recipe}", "", "```bash", *self.commands, "```", "", *self._examples())
         yield ", ".join(f"{name} {number}" for name, number in versions().items()) + f"; {self.device}"
 

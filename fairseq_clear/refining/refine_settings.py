@@ -140,8 +140,8 @@ class RefineSettings(DocumentSettings):
         group="comparison",
     )
     pairs: Path | None = setting(
-        "compare by these queries and passages instead, as for retrieval --pairs; then at most 30 documents are held out, for "
-        "the validation loss",
+        "recommended: compare by these queries and passages of your own, as for retrieval --pairs; then at most 30 documents "
+        "are held out, for the validation loss",
         None,
         group="comparison",
     )

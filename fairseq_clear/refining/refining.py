@@ -202,7 +202,8 @@ def _refine(steps: Steps) -> dict[str, Any]:
             shutil.copyfile(data / name, folder / "checkpoint" / name)
         report.write(folder)
     print(
-        f"\n{' '.join([report.verdict(), report.caveat()]).strip()}\nwrote {settings.dest}; see {settings.dest / REPORT}.md"
+        f"\n{' '.join(filter(None, [report.verdict(), report.caveat(), report.drift()]))}\nwrote {settings.dest}; see "
+        f"{settings.dest / REPORT}.md"
     )
     return report.to_dict()
 

@@ -19,6 +19,7 @@ from fairseq_clear.refining.holding_out import (
     MOST_TEST,
     MOST_VALID,
     HeldOut,
+    below_title,
     find_titles,
     read_documents,
     split_pairs,
@@ -40,8 +41,9 @@ def divide_training_pairs(
 ) -> HeldOut:
     """Write pairs.jsonl, further.jsonl, valid.txt, the question and, last, counts.json to ``folder``.
 
-    No query and no passage of the comparison is trained on: a pair with one of them is left out. The titles of a text and what
-    follows them are further pairs.
+    No query and no passage of the comparison is trained on: a pair with one of them is left out, and so is a document of the
+    text that is one of them, with or without its title. The titles of the other documents and what follows them are further
+    pairs.
 
     Args:
         rows: query, passage and hard negatives of each pair; equal ones count once.
@@ -67,24 +69,27 @@ def divide_training_pairs(
     rows = [row for row in rows if taken.isdisjoint(row[:2])]
     left_out = held - len(rows)
     documents = [] if text is None else list(read_documents(text))
-    titled = find_titles(documents)
-    of_titles = [(document[0], " ".join(document[1:])) for n, document in enumerate(documents) if n in titled]
+    titled, lengths = find_titles(documents), [len(document) for document in documents]
+    # a passage of the comparison may be a whole document, or what is below its title
+    forms = [{document[0], below_title(document), " ".join(document)} for document in documents]
+    free = [n for n, texts in enumerate(forms) if taken.isdisjoint(texts)]
+    left_out += len(documents) - len(free)
     known = {row[:2] for row in rows}
-    further = [" ".join(document) for n, document in enumerate(documents) if n not in titled]
-    rows += [pair for pair in of_titles if pair not in known and taken.isdisjoint(pair)]
+    of_titles = [(documents[n][0], below_title(documents[n])) for n in free if n in titled]
+    further = [" ".join(documents[n]) for n in free if n not in titled]
+    rows += [pair for pair in of_titles if pair not in known]
     if len(rows) < 2:
         raise UserError(
             f"--train-pairs: {len(rows)} pairs to train on; {len(judged):,} pairs compare encoders, and {left_out:,} have a "
             "query or a passage of those; give more pairs"
         )
     _write_lines(folder / ROWS, rows)
-    _write_lines(folder / FURTHER, [[passage] for passage in further if passage not in taken])
+    _write_lines(folder / FURTHER, [[passage] for passage in further])
     texts = list(dict.fromkeys(part for pair in judged for part in pair))[:MOST_DRIFT_TEXTS]
     (folder / "valid.txt").write_text("".join(f"{one}\n" for one in texts), encoding="utf-8")
     divided, others = split_pairs(judged, rng)
     candidates = [*others, *further, *dict.fromkeys(row[1] for row in rows)]
     others = [candidates[n] for n in rng.permutation(len(candidates))[:MOST_OTHERS]]
-    lengths = [len(document) for document in documents]
     return write_held_out(folder, divided, others, lengths, len(titled), pairs=len(rows), left_out=left_out)
 
 

@@ -82,6 +82,20 @@ def test_titles_are_further_pairs(tmp_path: Path) -> None:
     assert "Alone." in read_beir(tmp_path / "question").passages  # a candidate of the comparison too
 
 
+def test_documents_of_the_comparison_are_left_out(tmp_path: Path) -> None:
+    """A passage may be a document with its title, or without it."""
+    documents = [[f"title {n} x", f"text {n} y.", f"end {n} z."] for n in "abcdefgh"]
+    (tmp_path / "text.txt").write_text("\n\n".join("\n".join(document) for document in documents) + "\n")
+    judged = [("q0", " ".join(documents[0])), ("q1", " ".join(documents[1][1:])), ("q2", "elsewhere"), ("q3", "other")]
+    counts = divide_training_pairs([("q4", "p4")], judged, tmp_path / "text.txt", tmp_path, 0.1, 1)
+    trained = {row[0] for row in rows_of(tmp_path)}
+    assert trained == {"q4", *(document[0] for document in documents[2:])}
+    assert counts.left_out == 2
+    passages = read_beir(tmp_path / "question", "test").passages
+    assert not [text for text in passages if "text a" in text and text != judged[0][1]]
+    assert not [text for text in passages if "text b" in text and text != judged[1][1]]
+
+
 def lines(path: Path) -> list[str]:
     return path.read_text().splitlines()
 
