@@ -3,9 +3,9 @@
 ``fairseq-train DATA --user-dir fairseq_clear --task clear_lm --arch clear_roberta_base --criterion clear_nt_xent ...``
 
 Importing this package imports neither torch nor fairseq and changes nothing, with one exception: if fairseq is already loaded,
-as when fairseq imports the package for ``--user-dir``, the package calls ``register()``. fairseq itself would only import the
-files of ``tasks/`` and ``models/``, not of ``criterions/`` and ``optimizers/``, and nothing at all if the package was
-imported before (fairseq/utils.py, ``import_user_module``). Code that imports the package first and then uses fairseq in the
+as when fairseq imports the package for ``--user-dir``, the package calls ``register()``. fairseq itself imports only the
+files of ``tasks/`` and ``models/``, not of ``criterions/`` and ``optimizers/``, and no file at all if the package is
+already imported (fairseq/utils.py, ``import_user_module``). Code that imports the package first and then uses fairseq in the
 same process must therefore call ``fairseq_clear.register()``. The package's own modules that use fairseq do so.
 """
 

@@ -1,4 +1,4 @@
-"""The device of a worker, and gathering rows from all workers, with gradient, when workers hold different numbers of them."""
+"""Chooses a worker's device, and gathers rows from all workers with gradient, even if their numbers of rows differ."""
 
 import os
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ from fairseq_clear.errors import UserError
 
 
 def choose_device(name: str | torch.device | None) -> torch.device:
-    """The device of this name; UserError if it does not exist.
+    """Return the device of this name; raise UserError if it does not exist.
 
-    For None and for ``cuda``, it is this worker's GPU if torchrun or ``launch.sh`` started several workers on this machine
-    (LOCAL_RANK), else the first GPU. Without a GPU, it is the CPU for None.
+    None and ``cuda`` mean the GPU with this worker's LOCAL_RANK, which torchrun and ``launch.sh`` set, else the first GPU.
+    Without a GPU, None means the CPU.
     """
     count = torch.cuda.device_count()
     if name is None and not count:
@@ -32,7 +32,7 @@ def choose_device(name: str | torch.device | None) -> torch.device:
 
 
 def world_size(group: Any = None) -> int:
-    """Number of workers in ``group``; 1 where ``torch.distributed`` is not in use."""
+    """Number of workers in ``group``; 1 if ``torch.distributed`` is not in use."""
     return dist.get_world_size(group) if dist.is_available() and dist.is_initialized() else 1
 
 
@@ -71,9 +71,9 @@ def agree_on_counts(count: int, device: torch.device, group: Any = None) -> Layo
 def all_gather_rows(rows: Tensor, layout: Layout) -> Tensor:
     """Concatenate the rows of all workers in the order of their ranks.
 
-    The backward pass sums the gradients that all workers computed for the rows of this worker. With a detached gather, the
-    update would have the wrong direction; with only the local slice re-inserted, the wrong scale. Workers may hold
-    different numbers of rows, even 0. A collective: every worker must call it.
+    The backward pass sums the gradients that all workers computed for the rows of this worker. If the gather were
+    detached, the update would have a wrong direction; if only the local slice were re-inserted, a wrong scale. Workers may
+    hold different numbers of rows, even 0. A collective: every worker must call it.
 
     Args:
         rows: (n, ...) on this worker, where n is its count in ``layout``. Trailing dimensions and dtype are the same on all

@@ -158,7 +158,7 @@ class Recipe:
         precision: a key of PRECISIONS.
         rows: ``masked`` and ``views`` -> number of tokens in each row of the loaded items.
         items: number of loaded items.
-        loading: texts per second of which one core of this machine makes batches, measured.
+        loading: texts per second that one core of this machine loads in batches, measured.
 
     Raises:
         UserError: a setting that training rejects too.
@@ -359,7 +359,7 @@ def _check(cfg: Any) -> None:
 
 
 def _make_guide(source: str, data: Path, longest: int, settings: Any, *, dictionary: Any) -> GuideEncoder:
-    """As ``load_guide``, of which only the sizes are read from the checkpoint; the vocabulary is ``dictionary``."""
+    """As ``load_guide``, but read only the sizes from the checkpoint; the vocabulary is ``dictionary``."""
     found = encoder_settings(checkpoint_in(source, "--guide"), "--guide")
     check_positions(source, found["max_positions"], longest)
     args = argparse.Namespace(**{"pooling": STOCK_POOLING, **found}, projection_layers=0)

@@ -50,7 +50,7 @@ def _fold(key: Keys, name: Any) -> Keys:
 
 @dataclass(frozen=True)
 class Draws:
-    """The random numbers of a batch of R texts, of which each is a function of a text's key, a purpose and a position.
+    """The random numbers of a batch of R texts. Each is a function of a text's key, a purpose and a position.
 
     Attributes:
         key: (R,) uint64.

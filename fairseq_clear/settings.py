@@ -18,7 +18,7 @@ def setting(text: str, default: Any = MISSING, *, factory: Any = MISSING, **meta
         default: default of the field; without default and factory the field is required.
         metadata: ``choices`` (allowed values), ``least`` and ``most`` (smallest and largest), ``above`` (values are greater),
             ``flag`` (``--name`` if the field has another name), ``positional``, ``group`` (title of the flag's group),
-            ``exclusive`` (name of a set of flags of which one may be given); ``metavar``, ``nargs``, ``const`` and ``type`` as
+            ``exclusive`` (name of a set of mutually exclusive flags); ``metavar``, ``nargs``, ``const`` and ``type`` as
             for argparse.
     """
     return field(default=default, default_factory=factory, metadata={"help": text, **metadata})

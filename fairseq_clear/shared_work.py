@@ -118,7 +118,7 @@ def open_work(
     """Open the work on an output, which worker 0 writes in the ``with`` block, and remove OUTPUT.partial at the end.
 
     ``settings`` are JSON values that determine the output: blocks that were finished with the same settings are kept, and
-    ``overwrite`` discards those of other settings. Several machines must share the file system.
+    ``overwrite`` discards blocks of other settings. Several machines must share the file system.
 
     Raises:
         UserError: another job writes the output, blocks of other settings exist, or the disk is full.

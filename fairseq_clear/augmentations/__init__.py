@@ -22,7 +22,7 @@ AUGMENTATIONS: dict[str, Augmentation] = {
         delete_words,
         "Replaces a share of the tokens by <del>.",
         _CLEAR,
-        {"ratio": _ratio(0.7, "the tokens that are deleted")},
+        {"ratio": _ratio(0.7, "the tokens to delete")},
     ),
     "del-span": Augmentation(
         delete_spans,
@@ -41,7 +41,7 @@ AUGMENTATIONS: dict[str, Augmentation] = {
         substitute_words,
         "Replaces a share of the words by synonyms.",
         _CLEAR,
-        {"ratio": _ratio(0.3, "all words that are replaced")},
+        {"ratio": _ratio(0.3, "all words to replace")},
         needs_words=True,
         needs_synonyms=True,
         bound=grow_by_ratio,
@@ -58,7 +58,7 @@ AUGMENTATIONS: dict[str, Augmentation] = {
         mask_span,
         "Replaces one span of tokens by <mask>.",
         "Mirror-BERT (Liu et al. 2021), section 2.1",
-        {"length": Knob(1, int, 0, None, "tokens of the span")},
+        {"length": Knob(1, int, 0, None, "number of tokens of the span")},
         writes_deleted=False,
     ),
     "eda": Augmentation(
@@ -66,7 +66,7 @@ AUGMENTATIONS: dict[str, Augmentation] = {
         "Replaces, inserts, swaps or deletes a share of the words.",
         "EDA (Wei and Zou 2019), in CERT (Fang et al. 2020), section 5.3",
         {
-            "alpha": _ratio(0.1, "the words that are changed"),
+            "alpha": _ratio(0.1, "the words to change"),
             "ops": Knob(
                 "-".join(OPERATIONS), str, help="operations to draw from", choices=tuple(OPERATIONS), several=True
             ),

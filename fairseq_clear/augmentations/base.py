@@ -58,8 +58,8 @@ class Augmentation:
 
     Attributes:
         function: ``f(texts, draws, *, symbols, **knobs) -> (views, source)``. ``texts`` is a batch of R texts, without the
-            leading ``<s>`` and the final ``</s>``; rows may be empty and stay so. ``views`` are R rows, none of which is empty
-            if its text is not. ``source`` has, for each token of the views, the position in ``texts.tokens`` that it comes
+            leading ``<s>`` and the final ``</s>``; rows may be empty and stay so. ``views`` are R rows; a row is only empty
+            if its text is. ``source`` has, for each token of the views, the position in ``texts.tokens`` that it comes
             from, -1 where it is new. The input is never modified; all randomness comes from ``draws``, so that a view does not
             depend on the batch. ``per_text`` makes such a function of one that takes a single text.
         summary: what it does, in one sentence.

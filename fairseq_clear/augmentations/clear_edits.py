@@ -1,7 +1,7 @@
 """Word and span deletion, and reordering (CLEAR, section 3.3). Spans are disjoint, of equal length and uniformly placed.
 
-Deletion keeps the length of a text: each deleted token becomes a ``<del>``, and only the end of the chain collapses runs of
-them. A reorder step that follows therefore still measures its spans as shares of the original length.
+Deletion keeps the length of a text: each deleted token becomes a ``<del>``, and runs of ``<del>`` are collapsed only at the end
+of the chain. A later reorder step therefore measures its spans as shares of the original length.
 """
 
 import numpy as np
@@ -66,12 +66,12 @@ def reorder_spans(
 def place_spans(lengths: Tokens, counts: Tokens, span_lengths: Tokens, draws: Draws) -> tuple[Tokens, Tokens, Tokens]:
     """Draw the starts of ``counts`` (R,) disjoint spans in texts of these lengths (R,). Spans may touch.
 
-    Every placement has the same probability. If each span is shrunk to one slot, a placement is a choice of ``counts`` slots
-    out of length - counts * span_length + counts, and every such choice is a placement. (Drawing the starts one by one and
-    rejecting overlaps is not uniform.)
+    Every placement has the same probability: with each span shrunk to one slot, placements correspond one to one to choices
+    of ``counts`` slots out of length - counts * span_length + counts. (Drawing the starts one by one and rejecting overlaps
+    is not uniform.)
 
     Returns:
-        The row, the start in its text, and the rank in random order of each span, all (K,); by row, then by start.
+        For each span, its row, its start in the text, and its rank in random order, all (K,), sorted by row and start.
     """
     rows, slots, ranks = draws.choose(PLACE, counts, lengths - counts * (span_lengths - 1))
     order = np.argsort(rows << 32 | slots)
@@ -81,14 +81,14 @@ def place_spans(lengths: Tokens, counts: Tokens, span_lengths: Tokens, draws: Dr
 
 
 def span_shape(lengths: Tokens, units: int, ratio: float, per_unit: int, u: Floats) -> tuple[Tokens, Tokens]:
-    """Choose how many units of ``per_unit`` spans each text gets, and how long the spans are: both (R,).
+    """Choose the number of units, of ``per_unit`` spans each, and the length of a span in each text: both (R,).
 
-    A span has ratio * length tokens, rounded randomly. If that is less than one token, spans are single tokens, and instead
-    their number is reduced, rounded randomly. In both cases the expected number of tokens in spans is units * per_unit *
-    ratio * length, for a text of 30 tokens as for one of 512. Units that do not fit are left out.
+    A span has ratio * length tokens, rounded randomly. If that is less than one token, spans are single tokens, and the
+    number of units is reduced instead, rounded randomly. The expected number of tokens in spans is units * per_unit * ratio *
+    length in both cases, whether a text has 30 tokens or 512. Units that do not fit are left out.
 
     Args:
-        lengths: (R,) of the texts.
+        lengths: (R,) lengths of the texts.
         units, ratio, per_unit: see above.
         u: (R,) uniform in [0, 1).
     """

@@ -23,8 +23,8 @@ def substitute_words(texts: Ragged, draws: Draws, *, symbols: Symbols, ratio: fl
     be replaced. The share is lower if too few words have alternatives; CLEAR's list covers about 40 % of tokens. An alternative
     may have more or fewer pieces than the word. The source of each new piece is the first piece of the replaced word.
 
-    A view of a text of n tokens has at most n + ceil(ratio * n). Replacements that lengthen the text are skipped, in random
-    order, until the result fits.
+    The view of a text with n tokens has at most n + ceil(ratio * n) tokens. Replacements that lengthen the text are skipped,
+    in random order, until the result fits.
     """
     words = Words(texts, symbols)
     counts = round_randomly(ratio * words.ordinary, draws.per_row(SIZE))
@@ -38,7 +38,7 @@ def replace_words(
     table = symbols.table
     replaceable = np.flatnonzero(words.rows >= 0)
     sizes = np.bincount(words.texts[replaceable], minlength=len(texts))  # (R,)
-    rows, slots, ranks = draws.choose(PLACE, np.minimum(counts, sizes), sizes)  # by text, in random order
+    rows, slots, ranks = draws.choose(PLACE, np.minimum(counts, sizes), sizes)  # sorted by text, then in random order
     chosen = replaceable[(sizes.cumsum() - sizes)[rows] + slots]  # (K,) words
     alternatives = draw_alternatives(words.rows[chosen], draws.uniform(WORD, rows, ranks), table)
     new_lengths = row_lengths(table.alternative_offsets, alternatives)
@@ -47,7 +47,7 @@ def replace_words(
 
 
 def draw_alternatives(rows: Tokens, u: Floats, table: SynonymTable) -> Tokens:
-    """Draw one alternative of each of the table's ``rows`` (K,), given uniform numbers (K,); returns (K,)."""
+    """Draw an alternative (K,) for each of the table's ``rows`` (K,), given uniform numbers ``u`` (K,)."""
     first, last = table.row_offsets[rows], table.row_offsets[rows + 1]
     return first + np.floor(u * (last - first)).astype(np.int64)
 
@@ -58,7 +58,7 @@ def grow_by_ratio(length: int, knobs: Mapping[str, KnobValue]) -> int:
 
 
 def count_words(before: Ragged, after: Ragged, source: Tokens, symbols: Symbols) -> tuple[Tokens, Tokens]:
-    """Count the words of each text, and those that are replaced in its view, given ``source``: both (R,).
+    """Count the words of each text, and the words replaced in its view, given ``source``: both (R,).
 
     A word is unchanged if each of its pieces occurs exactly once in the view. A word with no piece in the view counts as
     deleted, not as replaced. Special symbols are not words.
@@ -79,13 +79,13 @@ def count_words(before: Ragged, after: Ragged, source: Tokens, symbols: Symbols)
 def _fitting(growth: Tokens, rows: Tokens, budgets: Tokens) -> npt.NDArray[np.bool_]:
     """Return which replacements (K,) to keep, so that no text grows by more than its budget (R,).
 
-    In a text that would, the first ones that add tokens are dropped, until enough tokens are saved. Replacements are by text.
+    If a text would, its first replacements that add tokens are dropped until it fits. Replacements are sorted by text.
     """
     excess = np.bincount(rows, growth, len(budgets)).astype(np.int64) - budgets  # (R,)
     if not (excess > 0).any():
         return np.ones(len(growth), np.bool_)
-    saved = np.maximum(growth, 0).cumsum() - np.maximum(growth, 0)  # by those before, over all texts
-    first = np.searchsorted(rows, rows)  # the first replacement of each one's text
+    saved = np.maximum(growth, 0).cumsum() - np.maximum(growth, 0)  # by the replacements before, over all texts
+    first = np.searchsorted(rows, rows)  # the first replacement of the same text
     return (growth <= 0) | (saved - saved[first] >= excess[rows])
 
 

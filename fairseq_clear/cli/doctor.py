@@ -36,8 +36,8 @@ COMMANDS = ("fairseq_cli.train", "fairseq_cli.hydra_train")  # some patches repl
 class Doctor(Command):
     """Show what a bug report needs: versions, devices, whether the compiled parts of fairseq load, and every patch of fairseq.
 
-    The exit status is 1 if a module does not load, a patch is not active, or a patched function has another signature in this
-    version of fairseq.
+    The exit status is 1 if a module does not load, a patch is not active, or a patched function has a different signature in
+    this version of fairseq.
     """
 
     EXAMPLES: ClassVar[str] = """
@@ -60,7 +60,7 @@ fairseq-clear doctor --json > doctor.json"""
 
 @dataclass(kw_only=True)
 class UserDir(Command):
-    """Print the folder of the installed package: --user-dir takes a path, and this one is right in every working directory."""
+    """Print the folder of the installed package, a path for --user-dir that is valid in every working directory."""
 
     EXAMPLES: ClassVar[str] = """
 fairseq-train data-bin --user-dir "$(fairseq-clear user-dir)" --task clear_lm ..."""
@@ -109,7 +109,7 @@ def loading_error(name: str) -> str:
 
 
 def patch_problem(name: str, patch: Patch) -> str:
-    """Install a patch and return what is wrong with it; empty if nothing is."""
+    """Install a patch and return what is wrong with it; empty if it works."""
     try:
         install(patch)
         return signature_mismatch(patch) if is_installed(patch) else f"the patch of {name} is off"
@@ -118,7 +118,7 @@ def patch_problem(name: str, patch: Patch) -> str:
 
 
 def find_devices() -> dict[str, Any]:
-    """Return GPUs, communication backends, cores and threads; only cores and OMP_NUM_THREADS without torch."""
+    """Return GPUs, communication backends, cores and threads. Without torch, return only cores and OMP_NUM_THREADS."""
     found: dict[str, Any] = {
         "cores": available_cores(),
         "cores of the machine": os.cpu_count(),

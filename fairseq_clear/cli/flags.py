@@ -121,7 +121,7 @@ class Command:
 
     @classmethod
     def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
-        """Declare the description, the examples and the flags, also those of all subcommands."""
+        """Declare the description, the examples and the flags, including all subcommands."""
         parser.description = inspect.getdoc(cls)
         if cls.EXAMPLES:
             parser.epilog = "examples:\n  " + "\n  ".join(cls.EXAMPLES.strip("\n").splitlines())

@@ -16,7 +16,7 @@ class FitFlow(Command, OneEncoderFlags):
     """Fit a flow that maps the vectors of an encoder to a standard normal distribution (BERT-flow, Li et al. 2020).
 
     Each line of the text is one sentence; no labels are needed. The encoder is not changed. The flow is only valid for this
-    encoder and pooling. Apply it with --flow of embed, sts and the other evaluations.
+    encoder and pooling. To apply it, give --flow to embed, sts or another evaluation.
     """
 
     EXAMPLES: ClassVar[str] = """

@@ -35,14 +35,14 @@ class ClearNTXentConfig(MaskingConfig, InBatchConfig):
 
 @register_criterion("clear_nt_xent", dataclass=ClearNTXentConfig)
 class ClearNTXentCriterion(MaskingCriterion, InBatchCriterion):
-    """CLEAR eq. 1 to 3 (arXiv:2012.15466): L_MLM + weight * L_CL, L_CL as SimCLR's mean over the 2N views.
+    """CLEAR eq. 1 to 3 (arXiv:2012.15466): L_MLM + weight * L_CL, where L_CL is SimCLR's mean over the 2N views.
 
-    The paper's eq. 2 is the sum over the batch; the mean keeps its weight independent of the batch size.
+    The paper's eq. 2 is the sum over the batch. With the mean, the weight does not depend on the batch size.
 
-    ``--directions`` sets two things at once, the queries and their candidates, as the papers do. With ``both``, the 2N views
-    are queries, and all views are candidates, the query's own side included (SimCLR, CLEAR). With ``one``, the N
-    anchors are queries, and the N positives are candidates: SimCSE's loss (arXiv:2104.08821), eq. 1 and 4. Two directions
-    without candidates of the own side (CLIP) are not offered.
+    ``--directions`` chooses queries and candidates together, as in the papers. With ``both``, the 2N views are queries, and
+    all views are candidates, including the query's own side (SimCLR, CLEAR). With ``one``, the N anchors are queries, and
+    the N positives are candidates: SimCSE's loss (arXiv:2104.08821), eq. 1 and 4. CLIP's loss, two directions without
+    candidates from the query's own side, is not available.
     """
 
     cfg: ClearNTXentConfig
@@ -53,16 +53,16 @@ class ClearNTXentCriterion(MaskingCriterion, InBatchCriterion):
         self.sides = 1 if str(cfg.directions) == "one" else 2  # queries per text, and candidates per text
 
     def gathered_rows(self, views: Views) -> dict[str, int]:
-        """The candidates of each text, as many as its queries, and the hard negatives."""
+        """Return the number of queries (as many as candidates), and the number of hard negatives."""
         queries = {"queries": self.sides * views.texts}
         return {**queries, "negatives": views.negative_identity.shape[0]} if self.has_hard_negatives else queries
 
     def contrast(
         self, vectors: dict[str, Tensor], views: Views, layouts: dict[str, Layout]
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Compute NT-Xent: each anchor is contrasted with (the mean of) its positives, and with ``both`` the reverse too.
+        """Compute NT-Xent from each anchor to (the mean of) its positives, and with ``both`` also in reverse.
 
-        The hard negatives of all texts are further candidates of every query (SimCSE, arXiv:2104.08821, eq. 5).
+        The hard negatives of all texts are also candidates of every query (SimCSE, arXiv:2104.08821, eq. 5).
         """
         queries, keys = self.candidates_of(vectors["projections"], views, layouts)  # (Q, D), (K, D)
         texts, layout = views.texts, layouts["queries"]
@@ -93,8 +93,8 @@ class ClearNTXentCriterion(MaskingCriterion, InBatchCriterion):
         """Return the queries of this worker (Q, D) and the keys of all workers (K, D). A collective.
 
         With ``both``, the queries are anchors and then (means of) positives, and the keys are the queries of all workers. With
-        ``one``, the queries are the anchors, and the keys are the (means of) positives of all workers. Hard negatives of all
-        workers follow.
+        ``one``, the queries are the anchors, and the keys are the (means of) positives of all workers. The last keys are the
+        hard negatives of all workers.
 
         Args:
             vectors: (N + N * P + N * H, D), a vector for each row of the batch's views.

@@ -19,24 +19,24 @@ class MaskingConfig(ContrastiveConfig):
     """Settings that mask false negatives."""
 
     false_negatives: str = setting(
-        "guide:margin=0.0 masks a candidate that the guide finds nearer to the query than its positive less the "
-        "margin, as cosine (GISTEmbed, arXiv:2402.16829); strategy=relative multiplies the margin by the positive's "
+        "guide:margin=0.0 masks a candidate if its cosine with the query, by the guide, is above the positive's cosine "
+        "minus the margin (GISTEmbed, arXiv:2402.16829); strategy=relative multiplies the margin by the positive's "
         "cosine; the guide is the trained model itself, or --guide; none masks nothing",
         "none",
     )
     guide: Optional[str] = setting(  # noqa: UP045  (fairseq makes no flag of "str | None")
         "with --false-negatives guide, a frozen encoder as the guide: a folder of fairseq-clear import, or a "
-        "checkpoint, with the vocabulary of the data; size and pooling are its own. It is not saved with the model: "
+        "checkpoint, with the vocabulary of the data; its size and pooling may differ. It is not saved with the model: "
         "give it again to resume",
         None,
     )
 
 
 class MaskingCriterion(ContrastiveCriterion):
-    """A criterion that masks false negatives, by the vectors of the trained model or of a separate guide.
+    """A criterion that uses the vectors of the trained model or of a separate guide to mask false negatives.
 
     Attributes:
-        margin: margin of the rule with its strategy, see ``objectives.false_negatives``; None if nothing is masked.
+        margin: the margin and its strategy (see ``objectives.false_negatives``); None if nothing is masked.
         guide: the encoder of ``--guide``, which the task loads before ``attach``; None for the trained model itself.
     """
 
@@ -53,7 +53,7 @@ class MaskingCriterion(ContrastiveCriterion):
         self.needs = replace(self.needs, guide=cfg.guide if self.needs.views else None)
 
     def _vectors(self, extra: dict[str, Any], views: Views) -> dict[str, Tensor]:
-        """Add the guide's vectors of all views, ``view_guides`` (R, G), to what ``contrast`` gets."""
+        """Add ``view_guides`` (R, G), the guide's vectors of all views, to the vectors for ``contrast``."""
         vectors = super()._vectors(extra, views)
         if self.guide is not None:
             vectors["view_guides"] = self.guide(views.tokens, views.lengths, like=vectors["projections"])

@@ -1,4 +1,4 @@
-"""The figures that a criterion logs: sums and counts of a micro-batch, which fairseq adds over workers, and their averages."""
+"""The figures that a criterion logs: sums and counts of a micro-batch, which fairseq sums over workers, and their averages."""
 
 import math
 from collections.abc import Mapping
@@ -20,12 +20,12 @@ FIGURES = (
 
 
 def record_figures(found: Mapping[str, Any], device: torch.device) -> dict[str, Tensor]:
-    """Return the logging output of a micro-batch: the same keys, in the same order and of one type, on every worker.
+    """Return the logging output of a micro-batch, with the same keys, order and type on every worker.
 
     Args:
-        found: figures of this worker, numbers or tensors; a figure that is not there counts as 0. Statistics of an objective
-            that FIGURES does not name come last, in alphabetical order.
-        device: on which the worker computes.
+        found: figures of this worker, numbers or tensors; a missing figure counts as 0. Statistics of an objective that are not
+            in FIGURES come last, in alphabetical order.
+        device: the worker's device.
     """
     names = (*FIGURES, *sorted(found.keys() - set(FIGURES)))
     zero = torch.zeros((), dtype=torch.float64, device=device)  # shared: most criterions lack several figures
@@ -47,7 +47,7 @@ def log_numbers(logging_outputs: list[dict[str, Any]]) -> None:
         if denominator > 0:
             metrics.log_scalar(name, numerator / denominator, denominator, round=digits)
 
-    # Logged even for an update that counted nothing, because fairseq warns if there is no loss.
+    # Logged even if sample_size is 0, because fairseq warns if there is no loss.
     metrics.log_scalar("loss", total("loss") / LN2 / max(total("sample_size"), 1), total("sample_size"), round=3)
     if total("masked_tokens") > 0:
         ratio("mlm_loss", total("mlm_loss") / LN2, "masked_tokens")

@@ -1,4 +1,4 @@
-"""Training examples, the collater that makes fairseq's dictionary of them, and the record that the criterions read."""
+"""Training examples, the collater that converts them to fairseq's dictionary, and the batch that criterions read."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -23,7 +23,7 @@ class Examples:
     """Items of the data set, as rows of different lengths, before they are padded.
 
     Attributes:
-        index: (I,) int64, in the data set.
+        index: (I,) int64 indices in the data set.
         sources: masked copies of the texts, for the MLM, I rows each; empty without an MLM.
         targets: MLM targets of the same lengths, padding where nothing is predicted.
         views: A * (1 + P + H) rows for each item, anchor by anchor (see ``Pairs.texts``); None without a contrastive term.
@@ -43,12 +43,12 @@ class Examples:
 
     @property
     def each(self) -> int:
-        """1 + P + H, the number of views of an anchor."""
+        """1 + P + H, the number of views per anchor."""
         return 0 if self.views is None else len(self.views) // len(self.identity)
 
     @property
     def positives(self) -> int:
-        """P."""
+        """P, the number of positives of an anchor."""
         return self.each - 1 - len(self.negative_identity) // len(self.identity)
 
     @classmethod
@@ -75,16 +75,16 @@ class Views:
     """The views of a batch: N anchors, each with P positives and H hard negatives.
 
     Attributes:
-        tokens: (N + N * P + N * H, L) int64: the anchors, then the positives of the first anchor, of the second and so on, then
-            likewise the hard negatives, which most recipes do not have.
+        tokens: (N + N * P + N * H, L) int64: the anchors, then the positives, anchor by anchor, then likewise the hard
+            negatives, which most recipes do not have.
         lengths: lengths of the rows, as Python integers, so that reading them does not synchronise with the GPU.
         identity: (N,) int64, hash of the source text of each anchor.
         negative_identity: (N * H,) int64.
-        draw: (N,) float64 (never halved), a random number in [0, 1) of each anchor.
+        draw: (N,) float64 in every precision, a random number in [0, 1) for each anchor.
         target: (N, L), MLM targets of the anchors, padding where nothing is predicted; None if anchors are not masked.
         counts: ``fell_back``, number of texts that were replaced by the original; ``view_length`` and ``text_length``, total
-            tokens of the views, and of the texts they were made of; ``words`` and ``substituted``, total words of the texts,
-            and substituted words.
+            tokens of the views and of their source texts; ``words`` and ``substituted``, total words of the source texts
+            and number of substituted words.
     """
 
     tokens: Tensor
@@ -111,8 +111,8 @@ class Batch:
     """A batch, as a criterion reads it.
 
     Attributes:
-        is_empty: the batch stands in for data, on a worker that has run out of them.
-        sentences, tokens: number of items, and of all tokens that the encoder reads.
+        is_empty: whether this is a placeholder, for a worker that has run out of data.
+        sentences, tokens: number of items, and number of tokens that the encoder reads.
         net_input: arguments of the model for the masked texts; empty without an MLM.
         target: (R, T) MLM targets of the masked texts; None without an MLM.
         lengths: lengths of the masked texts, as Python integers; None if the data set does not give them.
@@ -129,7 +129,7 @@ class Batch:
 
     @classmethod
     def of(cls, sample: Mapping[str, Any]) -> "Batch":
-        """Read the dictionary of ``collate``, on any device, or of a stock data set."""
+        """Convert the dictionary of ``collate`` (on any device) or of a stock data set."""
         views = None
         if "views" in sample:
             views = Views(**{**sample["views"], "lengths": np.asarray(sample["views"]["lengths"]).tolist()})
@@ -144,14 +144,13 @@ def collate(examples: Examples, padding: int, *, is_empty: bool = False) -> dict
     Args:
         examples: at least one.
         padding: id of the padding token.
-        is_empty: mark the batch as one that stands in for data, on a worker that has run out of them.
+        is_empty: mark the batch as a placeholder, for a worker that has run out of data.
 
     Returns:
         A dictionary with fairseq's ``id``, ``nsentences``, ``ntokens`` (all tokens that the encoder reads), ``net_input`` and
             ``target`` (the masked copies, one after the other; absent without an MLM), ``lengths`` of the masked texts
-            and, if there are any, ``views``, a dictionary of the fields of ``Views``. It is a dictionary of tensors and numbers
-            because the trainer moves only those to the GPU; lengths are arrays, which stay where they are. ``Batch.of`` reads
-            it.
+            and, if there are any, ``views``, a dictionary of the fields of ``Views``. It is a dictionary because
+            the trainer does not move dataclasses to the GPU; lengths are arrays, which stay on the CPU. ``Batch.of`` reads it.
     """
     batch: dict[str, Any] = {
         "id": torch.from_numpy(examples.index),

@@ -1,4 +1,4 @@
-"""The data set of every recipe: masked texts, views of them, or both; and its base, which orders and batches items."""
+"""The data set of every recipe (masked texts, views, or both), and its base class, which orders and batches items."""
 
 import functools
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class SizedDataset(FairseqDataset):
     Attributes:
         sizes: (items,) length of the longest part of each item; an upper bound over epochs.
         totals: (items,) number of tokens of all parts of each item; an upper bound over epochs.
-        order: (items,) random rank of each item; items of equal length are in this order.
+        order: (items,) random rank of each item, which orders items of equal length.
     """
 
     sizes: Tokens
@@ -60,12 +60,12 @@ class SizedDataset(FairseqDataset):
         return indices[keep], indices[~keep].tolist()
 
     def batch_by_size(self, indices: Tokens, max_tokens: int | None = None, **limits: int | None) -> Any:
-        """Make batches within fairseq's limits; the error for an item above ``--max-tokens`` names the value to give."""
+        """Make batches within fairseq's limits; if an item exceeds ``--max-tokens``, the error names a value to give."""
         if not len(indices):  # fairseq would raise an IndexError
             raise UserError(
                 "no text is left to train on: all are longer than --max-positions or --max-tokens, or --num-shards leaves none"
             )
-        largest = int(self.totals.max(initial=0))  # also of those that fairseq leaves out as longer than --max-tokens
+        largest = int(self.totals.max(initial=0))  # includes items that fairseq would drop as too long
         if max_tokens is not None and largest > max_tokens:
             raise UserError(
                 f"--max-tokens {max_tokens}: the longest item has {largest} tokens, counting its masked copies and its views; "
@@ -81,7 +81,7 @@ class SizedDataset(FairseqDataset):
             )
         )
         # fairseq drops a last batch whose size is not a multiple of required_batch_size_multiple (8). Since items are sorted by
-        # length, the longest texts would never be read, and nothing of a split with fewer than 8 texts.
+        # length, it would never read the longest texts, and no text of a split with fewer than 8.
         rest = indices[sum(map(len, batches)) :]
         return [*batches, rest] if len(rest) else batches
 
@@ -89,16 +89,16 @@ class SizedDataset(FairseqDataset):
 class ClearDataset(SizedDataset):
     """The data set that the trainer iterates over.
 
-    torch's data loader asks for the items of a whole batch at once (``__getitems__``). An item is the same in every batch.
+    torch's data loader asks for the items of a whole batch at once (``__getitems__``). An item does not depend on its batch.
 
     Args:
-        texts: the texts that the masked language model reads; None without one, or if it reads the anchors.
+        texts: input of the masked language model; None without this model, or if it reads the anchors.
         masks: masks of the texts, or of the anchors; None without a masked language model.
         view_maker: makes the pairs; None without a contrastive term.
         order: (items,) random rank of each item. As in masked_lm, batches hold texts of similar length, and texts of equal
             length are in this order.
         padding: id of ``<pad>``.
-        joint: mask the anchors that are embedded, instead of copies of texts.
+        joint: whether to mask the embedded anchors themselves, not copies of texts.
         contrastive: whether batches hold views. If not, ``view_maker`` only makes the anchors to mask.
     """
 
@@ -128,7 +128,7 @@ class ClearDataset(SizedDataset):
             anchors = bounds[:, :: bounds.shape[1] // view_maker.source.anchors]  # (items, A)
             lengths += [*anchors.T] * masks.copies
         self.sizes = functools.reduce(np.maximum, lengths).astype(np.int32)
-        # fairseq's nested data sets count only the longest part of an item, but all parts use the memory of --max-tokens.
+        # fairseq's nested data sets count only the longest part of an item, but --max-tokens must count all parts.
         self.totals = functools.reduce(np.add, lengths).astype(np.int32)
 
     def __getitem__(self, index: int) -> Examples:
@@ -140,11 +140,11 @@ class ClearDataset(SizedDataset):
         return [self.examples(np.asarray(indices, np.int64), self.epoch)] if len(indices) else []
 
     def examples(self, indices: Tokens, epoch: Any) -> Examples:
-        """Make the items (I,) in this epoch, or with an epoch for each item (I,)."""
+        """Make the items ``indices`` (I,), all in one epoch or each in its own epoch (I,)."""
         maker, masks = self.view_maker, self.masks
         made = maker(indices, epoch) if maker is not None and self.contrastive else None
         count = 1 if maker is None else maker.source.anchors
-        keys = np.repeat(indices * count, count) + np.tile(np.arange(count), len(indices))  # of each anchor
+        keys = np.repeat(indices * count, count) + np.tile(np.arange(count), len(indices))  # one for each anchor
         epochs = np.repeat(epoch, count) if np.ndim(epoch) else epoch
         copies: list[Any] = []  # masked texts and their targets, I rows each
         if masks is not None and self.texts is not None:
@@ -183,9 +183,9 @@ class ClearDataset(SizedDataset):
     def collater(self, samples: Sequence[Examples]) -> dict[str, Any]:
         """Collate a batch. Without samples, return the first item, marked as an empty batch.
 
-        A worker that has run out of data gets such a batch. fairseq's own way, to replay an earlier batch and cancel it
-        afterwards, goes wrong with ``--update-freq`` above 1 and after a validation (``Trainer.train_step`` zeroes the
-        sample_size of all micro-batches).
+        A worker that has run out of data gets such a batch. fairseq instead replays an earlier batch and cancels it afterwards.
+        This is wrong with ``--update-freq`` above 1 and after a validation (``Trainer.train_step`` zeroes the sample_size of
+        all micro-batches).
         """
         if samples:
             return collate(Examples.join(samples), self.padding)

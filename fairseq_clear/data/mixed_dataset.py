@@ -16,17 +16,17 @@ from fairseq_clear.tokens import Tokens
 
 __all__ = ["MixedDataset"]
 
-# Values of rng_for's ``view`` for the order of a pass and for the order of items of equal length; views have 0, 1, ...
+# Values of rng_for's ``view``: order of a pass, order of items of equal length. Views use 0, 1, ...
 PASS, TIES = -1, -2
-LARGEST = 2**31  # maximum items of a corpus in an epoch
+LARGEST = 2**31  # maximum number of items that an epoch reads from a corpus
 
 
 class MixedDataset(SizedDataset):
     """Several corpora as one data set. An epoch reads the first corpus once, and the others in proportion to it.
 
     Each corpus is read in passes. A pass reads every item once, in a new random order. An epoch continues the pass in which
-    the previous epoch ended, so the numbers of times that two items of a corpus have been read differ by at most one. In the
-    n-th pass, an item has the same masks and views as in epoch n of a run on this corpus alone.
+    the previous epoch ended, so the read counts of any two items of a corpus differ by at most one. In the n-th pass, an item
+    has the same masks and views as in epoch n of a run on this corpus alone.
 
     fairseq's ``MultiCorpusDataset`` instead samples items independently in every epoch, so it reads some items of a large
     corpus often and others never. It also repeats an item of a small corpus with the same masks and views, drops items that do
@@ -44,7 +44,7 @@ class MixedDataset(SizedDataset):
         workers: number of workers. If ``is_separate``, each group of ``workers`` consecutive batches is from one corpus.
 
     Raises:
-        UserError: by its weight, an epoch would read no item or more than 2**31 items of a corpus.
+        UserError: a weight is so small or large that an epoch would read 0 or more than 2**31 items of its corpus.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class MixedDataset(SizedDataset):
         self.set_epoch(1)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the items of an epoch, counted from 1; their choice depends only on seed and epoch."""
+        """Choose the items of an epoch, counted from 1. The choice depends only on seed and epoch."""
         super().set_epoch(epoch)
         if epoch == self.epoch:
             return
@@ -83,7 +83,7 @@ class MixedDataset(SizedDataset):
         self.totals = np.concatenate([corpus.totals[items] for corpus, items in pairs])
 
     def _items_of(self, number: int, epoch: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Indices (count,) of the items of a corpus that an epoch reads, and the pass (count,) of each, counted from 1."""
+        """Return the items that an epoch reads from a corpus: indices (count,), and passes (count,), counted from 1."""
         size, count = len(self.corpora[number]), self.counts[number]
         begin = (epoch - 1) * count
         first, last = begin // size, (begin + count - 1) // size
@@ -122,7 +122,7 @@ class MixedDataset(SizedDataset):
 
     @property
     def view_maker(self) -> Any:
-        """The views of the first corpus, as in ClearDataset."""
+        """The view maker of the first corpus, as in ClearDataset."""
         return self.corpora[0].view_maker
 
     @property
@@ -131,7 +131,7 @@ class MixedDataset(SizedDataset):
         return False
 
     def batch_by_size(self, indices: Tokens, max_tokens: int | None = None, **limits: int | None) -> Any:
-        """Make batches. If ``is_separate``, empty batches fill those of each corpus up to a multiple of ``workers``."""
+        """Make batches. If ``is_separate``, add empty batches to each corpus, up to a multiple of ``workers``."""
         if not self.is_separate or not len(indices):
             return super().batch_by_size(indices, max_tokens, **limits)
         batches: list[Tokens] = []

@@ -89,7 +89,7 @@ class CachedEncoder:
 
         Args:
             sentences: N texts.
-            batch_size: overrides that of the constructor for this call.
+            batch_size: overrides the constructor's batch size for this call.
             prompt: is put before each text (default: the encoder's default prompt, if it has one).
 
         Raises:

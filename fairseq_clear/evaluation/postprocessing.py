@@ -157,7 +157,7 @@ class Coupling(nn.Module):
 class Flow(nn.Module):
     """An invertible map of R^D to itself, in steps of ActNorm, a random permutation of the dimensions, and a coupling.
 
-    ``width`` is that of the two hidden layers of each coupling. D is 2 or more.
+    ``width`` is the width of the two hidden layers of each coupling. D is 2 or more.
 
     Attributes:
         origin: what the flow was fitted on, such as the description of the encoder and the hash of the text.

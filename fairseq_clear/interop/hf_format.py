@@ -23,7 +23,7 @@ HEAD_WEIGHT = "encoder.lm_head.weight"
 BERT, ROBERTA, LONGFORMER = "bert", "roberta", "longformer"
 IMPORTED = (BERT, ROBERTA, "xlm-roberta")
 OFFSET = 2  # rows of fairseq's position embedding before the first position: the padding id + 1
-# Parts of Hugging Face's names -> those of fairseq's, to be replaced in this order.
+# Parts of Hugging Face's weight names -> parts of fairseq's, replaced in this order.
 NAMES = {
     "cls.predictions.": "lm_head.",  # BERT's MLM head
     "transform.LayerNorm": "layer_norm",
@@ -44,7 +44,7 @@ NAMES = {
     "output.dense": "fc2",
     "output.LayerNorm": "final_layer_norm",
 }
-# Settings of transformers -> those of clear_roberta.
+# Settings of transformers -> settings of clear_roberta.
 SETTINGS = {
     "num_hidden_layers": "encoder_layers",
     "hidden_size": "encoder_embed_dim",
@@ -74,7 +74,7 @@ def named_model(source: HfSource) -> tuple[Any, dict[str, str]]:
 
 
 def from_hf(source: HfSource, rows: Tensor, folder: object) -> dict[str, Tensor]:
-    """Convert a model of transformers to weights of clear_roberta, with those of the MLM head if the model has one.
+    """Convert a model of transformers to weights of clear_roberta, including the MLM head if the model has one.
 
     Args:
         rows: (V,) int64, for each of fairseq's ids its row in Hugging Face's vocabulary.

@@ -27,11 +27,11 @@ IGNORED = re.compile(
     r"_name_or_path|transformers_version|architectures|(torch_)?dtype|use_cache|gradient_checkpointing|initializer_range|"
     r"\w+_token_id|\w*dropout\w*|\w*attn_implementation\w*|output_\w+|id2label|label2id|problem_type"
 )
-# Files that are not copied: weights in any format, what save writes, unfinished folders, and those of git.
+# Files that are not copied: weights in any format, what save writes, unfinished folders, and git's files.
 WEIGHTS = re.compile(
     r".*\.(safetensors|bin|index\.json|h5|msgpack|onnx|ot|pt)|config\.json|onnx|openvino|\.git.*|\..*\.(partial|lock)"
 )
-# Settings of config.json that are those of the merged weights; all others are those of START.
+# Settings of config.json that come from the merged weights; all others come from START.
 AS_SAVED = {"architectures", "dtype", "torch_dtype"}
 # Weights that may be left out: BERT's prediction of the next sentence, and what is computed.
 SPARE = re.compile(r"cls\.seq_relationship\..*|.*position_ids|.*\.decoder\.bias")
@@ -95,7 +95,7 @@ def merge_folders(start: Path, refined: Path, dest: Path, share: float, *, overw
 
 
 def merge_checkpoints(start: Path, refined: Path, dest: Path, share: float) -> None:
-    """Write the checkpoint ``refined`` with the mean of its weights and those of ``start``; parts of its own stay as they are.
+    """Write the checkpoint ``refined`` with the mean of both weights; parts that ``start`` lacks stay unchanged.
 
     Raises:
         UserError: ``start`` has another vocabulary or number of positions.

@@ -51,7 +51,7 @@ RECIPE = {
 def model_card(
     checkpoint: Path, loaded: LoadedModel, data_bin: Path, pooling: str, form: str, scores: Path | None
 ) -> str:
-    """Return the text of the card; the arguments are those of ``export``.
+    """Return the text of the card; arguments as for ``export``.
 
     The checkpoint is read again for the settings of its training.
 

@@ -112,7 +112,7 @@ def compare_hf(
 
 
 def compare_states(own: Sequence[Tensor], other: Sequence[Tensor], is_token: Tensor) -> float:
-    """Return the largest difference of hidden states, (B, T, D) for each layer, except those of padding."""
+    """Return the largest difference of hidden states, (B, T, D) for each layer, ignoring padding."""
     return max((one - two)[is_token].abs().max().item() for one, two in zip(own, other, strict=True))
 
 

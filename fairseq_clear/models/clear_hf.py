@@ -228,7 +228,7 @@ def resolve_encoder(model: Any, checkpoint: Any, allowed: str = "") -> None:
 
 
 def _known_ids(folder: Path) -> dict[str, int] | None:
-    """The ids of the tokenizer of a data folder; None if they are those of the dictionary."""
+    """The tokenizer's ids of a data folder; None if they equal the dictionary's ids."""
     tokenizer = load_tokenizer(folder)
     return tokenizer.ids() if isinstance(tokenizer, HfTokenizer) else None
 

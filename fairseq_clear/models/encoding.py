@@ -118,7 +118,7 @@ def prompt_ids(dictionary: Any, tokenizer: Tokenizer, prompt: str) -> list[int]:
 
 
 def is_normalized(model: TextModel) -> bool:
-    """Whether vectors are scaled to length 1, as those of the sentence-transformers folder that was imported."""
+    """Whether vectors are scaled to length 1, as in the imported sentence-transformers folder."""
     return bool(sentence_settings(model).get("normalized"))
 
 

@@ -149,7 +149,7 @@ class HfEncoder(FairseqEncoder):
         self.pooler = source.pooler
 
     def _place(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the ids with that of ``<del>``, and the ids of all logits (V,), the entries of the dictionary first."""
+        """Return the ids including ``<del>``, and the ids of all logits (V,), the entries of the dictionary first."""
         entries = len(ids)
         if "<del>" in self.dictionary:
             entries = self.dictionary.index("<del>")  # the last one

@@ -57,10 +57,10 @@ def exclude_nearer(excluded: Exclusion, queries: Tensor, keys: Tensor, positives
     GISTEmbed (Solatorio 2024, arXiv:2402.16829), section 3, where the guide is a frozen encoder; the trained model itself is a
     guide too if its own vectors are given. The rule has no gradient.
 
-    The rule and both strategies are those of ``GISTEmbedLoss`` of sentence-transformers; ``relative`` subtracts
+    The rule and both strategies are as in ``GISTEmbedLoss`` of sentence-transformers; ``relative`` subtracts
     margin * |cos(query, positive)|. A copy of the positive has the positive's cosine, so it is not excluded by a margin of 0.
-    The losses have another mean: a query whose candidates are all excluded is not counted here (see ``nt_xent``), so that the
-    mean is over the queries that train; there it is counted with loss 0.
+    The mean loss differs: a query whose candidates are all excluded is not counted here (see ``nt_xent``), so the mean is over
+    the queries that train; there it is counted with loss 0.
 
     Args:
         excluded: rules to add to.

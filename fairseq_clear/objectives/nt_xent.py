@@ -21,7 +21,7 @@ def nt_xent(
     """Sum over queries of -log exp(sim(q, k+)/tau) / sum_k exp(sim(q, k)/tau), sim being the cosine.
 
     CLEAR eq. 1 for each row and eq. 2 for the sum (arXiv:2012.15466); Chen et al. 2020 (arXiv:2002.05709), eq. 1. CLEAR
-    does not state its temperature. In the symmetric form, queries are the 2N augmented texts of this worker, keys are those of
+    does not state its temperature. In the symmetric form, queries are the 2N augmented texts of this worker, keys the texts of
     all workers, and a query's own row is ``excluded``. A query without negatives has loss 0 and is not counted.
 
     Args:

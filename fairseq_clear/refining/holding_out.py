@@ -1,7 +1,7 @@
 """Divides text into training documents and held-out ones, and makes the question by which encoders are compared.
 
-The question, queries and the passages among which they search, is a folder in BEIR's layout. The queries of its split dev
-choose recipe and merge, those of test compare encoders.
+The question is a folder in BEIR's layout, with queries and the passages that they search. The dev queries choose recipe and
+merge; the test queries compare encoders.
 """
 
 import json

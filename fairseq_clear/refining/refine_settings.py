@@ -54,7 +54,7 @@ RECIPES: dict[str, RefineRecipe] = {
     ),
     "sg-opt": RefineRecipe("a sentence and its own hidden layers", f"{_SG_OPT} --views same --augment none"),
 }
-PAIR_RECIPE = RefineRecipe(  # with --train-pairs; the identity of a pair is that of its passage
+PAIR_RECIPE = RefineRecipe(  # with --train-pairs; a pair has the identity of its passage
     "a query and its passage",
     f"{_NT_XENT} --directions one --views paraphrase:query,original --augment none "
     "--false-negatives guide:margin=0.0 --guide {encoder}",
@@ -111,7 +111,7 @@ class RefineSettings(DocumentSettings):
         group="training",
     )
     negatives: int | None = setting(
-        "hard negatives of each pair of --train-pairs: those of the file first, then texts that the untouched encoder finds "
+        "hard negatives of each pair of --train-pairs: first from the file, then texts that the untouched encoder finds "
         "near to the query (default: as many as every pair of the file has)",
         None,
         least=0,

@@ -103,7 +103,7 @@ class ClearLMConfig(MaskedLMConfig):
         False,
     )
     allow_change: str = setting(
-        "settings, joined by commas, that may differ from those of the checkpoint from which the run resumes, such "
+        "settings, joined by commas, that may differ from the checkpoint that the run resumes from, such "
         "as lr,batch-size; --max-update, saving, logging and the number of workers may always differ",
         "",
     )

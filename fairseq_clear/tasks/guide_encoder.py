@@ -19,7 +19,7 @@ class GuideEncoder:
     """Encodes the views of a batch with another, frozen model (GISTEmbed, arXiv:2402.16829).
 
     It is not an nn.Module, so the optimizer, DistributedDataParallel and checkpoints do not see its weights. It stays in
-    evaluation mode. Its device and precision follow those of the trained model.
+    evaluation mode. It has the device and precision of the trained model.
 
     Args:
         model: model of the guide, used with its own pooling; it is modified in place.
@@ -50,7 +50,7 @@ class GuideEncoder:
 def load_guide(source: str, data: Path, longest: int, settings: Any) -> GuideEncoder:
     """Load a guide, with the size and the pooling of its checkpoint, for views of at most ``longest`` tokens.
 
-    ``settings`` are those of the trained model; the guide uses its ``encode_chunk_size`` and ``compile``.
+    ``settings`` belong to the trained model; the guide uses their ``encode_chunk_size`` and ``compile``.
 
     Raises:
         UserError: the guide cannot be read, has another vocabulary than the data folder, or has too few positions.

@@ -76,7 +76,7 @@ def run_record(cfg: Any, model: Any, chain: Chain) -> dict[str, Any]:
 
 
 def check_same_run(saved: Mapping[str, Any], current: Mapping[str, Any], path: str, allowed: str) -> list[str]:
-    """Compare a checkpoint's record with that of the run that resumes it, and describe the differences that are allowed.
+    """Compare a checkpoint's record with the record of the resuming run, and describe the differences that are allowed.
 
     The number of workers, the way in which views are drawn, and settings of ``allowed``, joined by commas, may differ. A
     setting that only one of the records has is not compared.
@@ -136,7 +136,7 @@ def check_same_architecture(state: Mapping[str, Any], model: Any, path: str, all
 
 
 def check_same_vocabulary(state: Mapping[str, Any], path: str, data: str) -> None:
-    """Compare the vocabulary of a checkpoint's training with that of the data folder.
+    """Compare the vocabulary that a checkpoint was trained with and the vocabulary of the data folder.
 
     A checkpoint that does not record it is compared with the ``dict.txt`` in its own folder, if there is one.
 

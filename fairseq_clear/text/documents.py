@@ -77,7 +77,7 @@ class Lines:
 class MappedLines(Lines):
     """The lines of ``prefix.bin`` and ``prefix.idx``, memory-mapped.
 
-    The maps are separate from those of fairseq's data set, which closes its own even if arrays still use them. A pickled copy
+    fairseq's data set has separate maps, which it closes even if arrays still use them. A pickled copy
     opens the files again.
     """
 

@@ -68,7 +68,7 @@ def load_synonyms(path: str | Path, dictionary: str | Path) -> SynonymTable:
 
 
 def load_word_starts(folder: str | Path) -> SynonymTable:
-    """Make a table without synonyms, whose ``is_word_start`` is that of a data folder's vocabulary.
+    """Make a table without synonyms, with ``is_word_start`` of a data folder's vocabulary.
 
     Raises:
         UserError: the folder has no tokenizer or no readable ``dict.txt``.

@@ -87,7 +87,7 @@ def load_dictionary(path: Path) -> Dictionary:
 def build_dictionary(tokenizer: SentencePieceTokenizer | Gpt2Tokenizer | HfTokenizer) -> Dictionary:
     """Return a dictionary of all symbols of a tokenizer, in the order of its ids, without special symbols.
 
-    Counts are 0; those of Hugging Face's symbols are 1, because they are not counted later.
+    Counts are 0, but 1 for Hugging Face's symbols, because they are not counted later.
 
     Raises:
         UserError: a piece cannot be written to ``dict.txt`` or is a symbol of the task.

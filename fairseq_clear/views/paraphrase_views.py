@@ -31,7 +31,7 @@ class AlignedSentences:
         is_blank: (sentences,) bool, whether the line is blank.
 
     Raises:
-        UserError: ``dataset`` has another number of lines than that of ``texts``, blank ones included.
+        UserError: ``dataset`` and ``texts`` differ in the number of lines, blank lines included.
     """
 
     def __init__(self, texts: SentenceDataset, dataset: Any, name: str) -> None:
@@ -114,7 +114,7 @@ class Paraphrases(ViewSource):
 class WithHardNegatives(ViewSource):
     """Adds hard negatives to each instance of another source: texts that differ in meaning (SimCSE section 4).
 
-    All data sets are aligned with the ``originals``, of which ``source`` makes one pair each. A blank hard negative is replaced
+    All data sets are aligned with the ``originals``; ``source`` makes one pair from each. A blank hard negative is replaced
     by the original, which is not a negative of its own views because it is a duplicate.
     """
 

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 Span = tuple[int, int]
 ANCHOR_LENGTHS, PLACE, POSITIVE_LENGTHS, POSITIVE_PLACES = range(4)  # purposes of the draws
-MOST_UNIFORMS = 16  # of which one beta variate is made
+MOST_UNIFORMS = 16  # maximum number of uniform numbers per beta variate
 STRATEGIES = ("any", "adjacent", "subsumed", "overlapping")
 SPAN_KNOBS = {
     "anchors": Knob(2, int, 1, help="A, number of anchors of a document"),
@@ -169,7 +169,7 @@ def kind_of(anchor: Span, positive: Span) -> str:
 def sample_spans(n: Tokens, low: Tokens, high: Tokens, settings: SpanSettings, draws: Draws) -> Tokens:
     """Draw spans of documents of ``n`` (R,) tokens: (R, A, 1 + P, 2), begin and end of each anchor and of its positives.
 
-    ``low`` and ``high`` (R,) replace those of the settings, because they may be scaled down for a short document.
+    ``low`` and ``high`` (R,) override the settings, because they may be scaled down for a short document.
     """
     s, size = settings, len(n)
     p = draw_beta(draws, ANCHOR_LENGTHS, s.anchors, s.alpha_anchor, s.beta_anchor)
@@ -196,10 +196,10 @@ class SpanViews(ViewSource):
         documents: documents of the split.
         short_documents: ``clip`` scales the maximum length of the spans of a short document down until they fit, and the
             minimum in proportion; ``skip`` leaves it out; ``error`` raises a UserError.
-        same_document_negatives: with ``exclude``, the identity of a pair is that of its document, so spans of one document are
+        same_document_negatives: with ``exclude``, a pair has the identity of its document, so spans of one document are
             not negatives of each other. Else it is the hash of the anchor, and they are (the paper's hard negatives).
         tokens_per_sample: maximum number of tokens of a text.
-        knobs: those of the spec.
+        knobs: knobs of the spec.
 
     Attributes:
         items: (items,) int64 indices of the documents that are used.

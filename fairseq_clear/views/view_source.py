@@ -30,11 +30,11 @@ class Pairs:
 
     Attributes:
         texts: N * (1 + P + H) rows, with ``<s>`` and ``</s>``: the first anchor, its positives, its negatives, the next anchor.
-        identity: (N,) int64, hash of the source text of each anchor. Anchors of equal identity are not negatives of each other.
+        identity: (N,) int64, hash of the source text of each anchor. Anchors with equal hashes are not negatives of each other.
         negative_identity: (N * H,) int64, hash of each hard negative.
         fell_back: number of texts that were missing and replaced by the original text.
-        document: (N,) index of the document that an anchor is a span of; None if texts are not spans of documents.
-        spans: (N, 1 + P, 2) begin and end in that document of each anchor and positive, or None.
+        document: (N,) index of the document that contains each anchor; None if texts are not spans of documents.
+        spans: (N, 1 + P, 2) begin and end of each anchor and positive in its document, or None.
     """
 
     texts: Ragged
@@ -46,7 +46,7 @@ class Pairs:
 
     @property
     def each(self) -> int:
-        """1 + P + H, the number of texts of an anchor."""
+        """1 + P + H, the number of texts per anchor."""
         return len(self.texts) // max(len(self.identity), 1)
 
     def anchors(self) -> Ragged:
@@ -55,13 +55,13 @@ class Pairs:
 
 
 class ViewSource:
-    """Makes the positive pairs of items. Does not modify the data set; every random number is of ``rng``, or ``draws``.
+    """Makes the positive pairs of items. Does not modify the data set. All random numbers come from ``rng`` or ``draws``.
 
     A source defines ``__call__``, for one item, or ``pairs``, for a batch, which is faster.
 
     Attributes:
-        text_lengths: (items, texts) upper bounds, over all epochs, of the lengths of an item's texts: anchor, positives and
-            negatives of its first pair, then those of the next.
+        text_lengths: (items, texts) upper bounds on the lengths of an item's texts in any epoch: anchor, positives and
+            negatives of its first pair, then of the next pair.
         positives: number of positives of each anchor.
         negatives: number of hard negatives of each anchor.
         mlm_input: input of the masked language model, one text per item; None for the anchors, cut to the maximum length.
@@ -75,11 +75,11 @@ class ViewSource:
     anchors: int = 1
 
     def __call__(self, index: int, rng: np.random.Generator) -> Sequence[tuple[int, Sequence[Tokens]]]:
-        """Return for each anchor of an item an identity, see ``Pairs``, and its texts: anchor, positives, hard negatives."""
+        """Return the identity (see ``Pairs``) and the texts (anchor, positives, hard negatives) of each anchor of an item."""
         raise NotImplementedError
 
     def pairs(self, indices: Tokens, draws: Draws) -> Pairs:
-        """Return the pairs of items (I,), those of one item after the other; ``draws`` has a row for each item."""
+        """Return the pairs of items (I,), item by item; ``draws`` has a row for each item."""
         items = zip(indices.tolist(), draws.key.tolist(), strict=True)
         found = [pair for index, key in items for pair in self(index, rng_for(key))]
         texts = Ragged.of([text for _, some in found for text in some])

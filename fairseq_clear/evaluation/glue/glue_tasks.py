@@ -121,7 +121,7 @@ RECIPES: dict[str, dict[str, FineTuning]] = {
 
 # The metric of a task in the table of a recipe, by its name in fairseq's log; accuracy for all other tasks.
 #   CLEAR, caption of Table 1: Matthews; MRPC, QQP mean of accuracy and F1; STS-B mean of Pearson and Spearman.
-#   CERT, caption of Table 2: MRPC F1, QQP accuracy, STS-B Pearson. fairseq computes them with those of CLEAR.
+#   CERT, caption of Table 2: MRPC F1, QQP accuracy, STS-B Pearson. fairseq computes them with CLEAR's metrics.
 METRICS: dict[str, dict[str, str]] = {
     "clear": {"CoLA": "mcc", "MRPC": "acc_and_f1", "QQP": "acc_and_f1", "STS-B": "pearson_and_spearman"},
     "cert": {"CoLA": "mcc", "MRPC": "f1", "STS-B": "pearson"},

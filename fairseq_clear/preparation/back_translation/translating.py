@@ -39,8 +39,8 @@ from fairseq_clear.shared_work import Work, Workers, join_workers, open_work
 def translate_file(settings: TranslationSettings, workers: Workers | None = None) -> dict[str, Any] | None:
     """Translate a text file; write one file per copy, and the report ``OUTPUT.report.json``.
 
-    Chunks that an earlier call finished are not translated again. Text and report are written atomically at the end. Returns
-    the report, on the first worker; None on the others.
+    Chunks that an earlier call finished are not translated again. Text and report are written atomically at the end. The
+    first worker returns the report, the others None.
 
     Raises:
         UserError: an error in settings, input, models or disk; finished chunks are kept for the next call.
@@ -60,7 +60,7 @@ def translate_file(settings: TranslationSettings, workers: Workers | None = None
     with open_work(settings.output, deciding, chunks, workers, overwrite=settings.overwrite) as work:
         if work.own:
             _translate_chunks(settings, work)
-        workers.gather(None)  # wait for the slowest
+        workers.gather(None)  # wait for the slowest worker
         return _write(settings, work, deciding) if workers.rank == 0 else None
 
 
@@ -94,7 +94,7 @@ def check(settings: TranslationSettings) -> tuple[int, dict[str, Any]]:
 
 
 def find_kind(model: Model) -> type[Translator]:
-    """Return the class of translators that can load a model.
+    """Return the translator class that can load a model.
 
     Raises:
         UserError: there is no model, or languages are given for a fairseq checkpoint.
@@ -116,7 +116,7 @@ def find_kind(model: Model) -> type[Translator]:
 
 
 def read_chunks(path: Path, chunk_lines: int, chunks: Sequence[int]) -> Iterator[tuple[int, list[str]]]:
-    """Yield the index and lines of each chunk in ``chunks``, which are ascending indices."""
+    """Yield the index and the lines of each chunk in ``chunks`` (ascending indices)."""
     lines, done = (line for _, line in read_whole_lines(path, allow_nul=True)), 0
     for chunk in chunks:
         yield chunk, list(islice(lines, (chunk - done) * chunk_lines, (chunk - done + 1) * chunk_lines))
