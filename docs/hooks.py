@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from properdocs.config.defaults import ProperDocsConfig
     from properdocs.structure.files import Files
+    from properdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
@@ -56,7 +57,7 @@ def on_files(files: "Files", config: "ProperDocsConfig") -> "Files":
     """Add the generated pages."""
     from properdocs.structure.files import File
 
-    made = {page: copied_page(ROOT / source) for source, page in PAGES.items()}
+    made = {page: COMMENT.sub("", (ROOT / source).read_text(encoding="utf-8")) for source, page in PAGES.items()}
     made |= api_pages()
     for page, text in made.items():
         files.append(File.generated(config, page, content=text))
@@ -68,23 +69,33 @@ def on_page_content(content: str, **_: object) -> str:
     return re.sub(r"<code>([^<\n]{1,30})</code>", r'<code class="short">\1</code>', content)
 
 
-def copied_page(source: Path) -> str:
-    """The text of a README whose links lead to pages of the site; a link to any other file becomes its name."""
-    here = Path(PAGES[str(source.relative_to(ROOT))]).parent
+def on_page_markdown(markdown: str, page: "Page", **_: object) -> str:
+    """Lead the links, which name files of the repository, to pages of the site; a link to any other file becomes its name."""
+    name = page.file.src_uri
+    source = next((source for source, made in PAGES.items() if made == name), f"docs/{name}")
 
     def target(match: re.Match[str]) -> str:
         label, link = match[1], match[2]
         if "://" in link or link.startswith("#"):
             return match[0]
         path, _, anchor = link.partition("#")
-        file = os.path.relpath((source.parent / path).resolve(), ROOT)
-        guide = file.removeprefix("docs/") if file.startswith("docs/") else None
-        page = PAGES.get(file) or guide
-        if page is None:
+        file = os.path.normpath(os.path.join(os.path.dirname(source), path))
+        found = page_of(file)
+        if found is None:
             return f"`{file}`"
-        return f"[{label}]({os.path.relpath(page, here)}{'#' + anchor if anchor else ''})"
+        return f"[{label}]({os.path.relpath(found, os.path.dirname(name))}{'#' + anchor if anchor else ''})"
 
-    return re.sub(r"\[([^\]]+)\]\(([^)\s]+)\)", target, COMMENT.sub("", source.read_text(encoding="utf-8")))
+    return re.sub(r"\[([^\]]+)\]\(([^)\s]+)\)", target, markdown)
+
+
+def page_of(file: str) -> str | None:
+    """The page of the site that shows a file of the repository; None if there is none."""
+    folder, *below = Path(file).parts
+    if folder == "docs":
+        return "/".join(below)
+    if folder == "fairseq_clear" and below and below[0] in packages():
+        return f"reference/api/{below[0]}.md"
+    return PAGES.get(file)
 
 
 def api_pages() -> dict[str, str]:

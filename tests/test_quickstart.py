@@ -28,7 +28,7 @@ GUIDE = "docs/getting-started.md"
 (BY_FLAGS,) = bash_blocks("README.md", "A first training run")
 (BY_RECIPE,) = bash_blocks(GUIDE, "Train with a recipe")
 (BY_TORCHRUN,) = bash_blocks("docs/many-gpus.md", "One machine")
-PYTHON = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
+PYTHON = re.search(r"```python\n(.*?)```", (ROOT / GUIDE).read_text(), flags=re.S)
 
 
 @pytest.fixture(scope="module")
