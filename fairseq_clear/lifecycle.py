@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-__all__ = ["CheckedPart", "ContrastiveModel", "Needs", "RunTask", "register"]
+__all__ = ["CheckedPart", "ContrastiveModel", "Needs", "RunCriterion", "RunTask", "register"]
 
 register: Callable[[], None]
 """``fairseq_clear.register``, which is called when fairseq imports a ``--user-dir``; set when the package is imported."""
@@ -55,6 +55,16 @@ class RunTask(CheckedPart, Protocol):
 
     def begin(self, trainer: Any) -> None:
         """Called once, after a checkpoint was loaded and before the first update of this process."""
+
+
+@runtime_checkable
+class RunCriterion(CheckedPart, Protocol):
+    """A criterion of the plugin. Another one, such as ``masked_lm``, has the default ``Needs``."""
+
+    needs: Needs
+
+    def attach(self, model: Any) -> None:
+        """Add to the model what the loss is computed with, such as the projection head, key encoder and queue."""
 
 
 @runtime_checkable

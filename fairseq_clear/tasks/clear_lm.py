@@ -24,7 +24,7 @@ from fairseq_clear.data.masking import Masks
 from fairseq_clear.data.mixed_dataset import MixedDataset
 from fairseq_clear.errors import UserError, exit_on_user_error
 from fairseq_clear.files import hash_file
-from fairseq_clear.lifecycle import ContrastiveModel, Needs
+from fairseq_clear.lifecycle import ContrastiveModel, Needs, RunCriterion
 from fairseq_clear.models.encoding import prompt_ids, prompts_of, sentence_settings
 from fairseq_clear.patches import stopping
 from fairseq_clear.patches.precision import has_overflowed
@@ -131,13 +131,14 @@ class ClearLMTask(MaskedLMTask):
     def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the criterion, which determines the content of the data sets. fairseq calls this before it loads data."""
         criterion = super().build_criterion(cfg, from_checkpoint)
-        self.needs = getattr(criterion, "needs", Needs())
+        is_own = isinstance(criterion, RunCriterion)
+        self.needs = criterion.needs if is_own else Needs()
         if self.needs.guide:
             settings = getattr(self.model, "args", None)
             criterion.guide = load_guide(self.needs.guide, self.folder, self.cfg.tokens_per_sample, settings)
             self.guide = criterion.guide
         if isinstance(self.model, ContrastiveModel):
-            if isinstance(criterion, ContrastiveCriterion):
+            if is_own:
                 criterion.attach(self.model)
             self.model.complete(self.needs)
         one_encoder = self.needs.views and getattr(criterion, "key_encoder", "") == "shared"

@@ -5,6 +5,7 @@ import ast
 import hashlib
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from fairseq import utils
 from fairseq.registry import REGISTRIES
 from omegaconf import OmegaConf
 
-from fairseq_clear.augmentations.chain import Chain
+from fairseq_clear.augmentations.base import Symbols
+from fairseq_clear.augmentations.chain import Chain, build_augmentation
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import hash_file
 from fairseq_clear.models.pretrained_encoder import SHAPELESS, checkpoint_in
@@ -64,7 +66,7 @@ def run_record(cfg: Any, model: Any, chain: Chain) -> dict[str, Any]:
 
     Args:
         model: the model, whose ``args`` contain the defaults of its architecture.
-        chain: the augmentation, which says whether the synonym table determines the run.
+        chain: the augmentation, with every knob, which also says whether the synonym table determines the run.
     """
     record: dict[str, Any] = {}
     for section in ("task", "criterion", "optimizer", "lr_scheduler"):
@@ -72,7 +74,11 @@ def run_record(cfg: Any, model: Any, chain: Chain) -> dict[str, Any]:
     for section, determined in DETERMINING.items():
         record |= {name: _plain(cfg[section][name]) for names in determined.values() for name in names.split()}
     record |= _model(model)
-    return record | _files(cfg, chain) | {"workers": cfg.distributed_training.distributed_world_size}
+    return (
+        record
+        | _files(cfg, chain)
+        | {"augment": chain.spec, "workers": cfg.distributed_training.distributed_world_size}
+    )
 
 
 def check_same_run(saved: Mapping[str, Any], current: Mapping[str, Any], path: str, allowed: str) -> list[str]:
@@ -84,6 +90,9 @@ def check_same_run(saved: Mapping[str, Any], current: Mapping[str, Any], path: s
     Raises:
         UserError: another setting differs.
     """
+    if "augment" in saved:  # earlier versions recorded it as it was typed
+        with suppress(UserError):
+            saved = {**saved, "augment": build_augmentation(saved["augment"], Symbols(0, 0, 0, 0, 0)).spec}
     names = setting_names(allowed)
     common = [name for name in current if name in saved and name not in ("workers", "draws")]
     differing = [name for name in common if _value(saved[name]) != _value(current[name])]

@@ -48,7 +48,7 @@ def copy(first: Path, tmp_path: Path) -> Path:
 
 
 OTHER_RUNS = {
-    "augmentation": (("--augment", "none"), "--augment del-word, now none"),
+    "augmentation": (("--augment", "none"), "--augment del-word:ratio=0.7, now none"),
     "optimizer": (("--optimizer", "sgd"), "--optimizer adam, now sgd"),
     "schedule": (("--lr-scheduler", "inverse_sqrt", "--warmup-updates", "5"), "--lr-scheduler fixed, now inverse_sqrt"),
     "order": (("--grouped-shuffling",), "--grouped-shuffling False, now True"),
@@ -77,10 +77,20 @@ def test_another_run_does_not_resume(name: str, data_bin: Path, copy: Path) -> N
 def test_what_may_change_resumes(data_bin: Path, copy: Path, tmp_path: Path) -> None:
     moved = Path(shutil.copytree(data_bin, tmp_path / "elsewhere"))
     free = ("--max-update", "4", "--log-interval", "3", "--save-interval-updates", "7", "--keep-interval-updates", "1")
-    code, text = train(moved, copy, *free, "--validate-interval-updates", "2", "--encode-chunk-size", "64")
+    spelled_out = ("--augment", "del-word:ratio=0.70")  # the default
+    code, text = train(
+        moved, copy, *free, *spelled_out, "--validate-interval-updates", "2", "--encode-chunk-size", "64"
+    )
     assert code == 0, text[-3000:]
     assert text.count(f"resumes    from update 2 of {copy}") == 1
     assert updates(copy) == 4
+
+
+def test_a_record_of_the_typed_augmentation_is_understood() -> None:
+    now = {"augment": "del-word:ratio=0.7", "workers": 1}
+    assert run_record.check_same_run({"augment": "del-word", "workers": 1}, now, "old.pt", "") == []
+    with pytest.raises(UserError, match="--augment del-word:ratio=0.7, now none"):
+        run_record.check_same_run({"augment": "del-word", "workers": 1}, {**now, "augment": "none"}, "old.pt", "")
 
 
 def updates(folder: Path) -> int:
