@@ -347,9 +347,14 @@ def read_recipe(name: str, overrides: Sequence[str] = (), data: str = "") -> Any
 
 def _check(cfg: Any) -> None:
     """Raise UserError for a setting whose cost cannot be estimated."""
+    arch = str(cfg.model.get("_name"))
+    if ARCH_MODEL_NAME_REGISTRY.get(arch) != "clear_roberta":
+        same = "model.encoder_layers, model.encoder_embed_dim and model.encoder_ffn_embed_dim"
+        raise UserError(
+            f"model._name {arch}: only fairseq's layers are counted; plan a clear_roberta with the same {same}"
+        )
     for name, is_estimated in (
         ("criterion._name", cfg.criterion.get("_name") in CRITERIONS),
-        ("model._name", ARCH_MODEL_NAME_REGISTRY.get(str(cfg.model.get("_name"))) == "clear_roberta"),
         ("model.checkpoint_activations", not cfg.model.get("checkpoint_activations")),
         ("optimizer._name", cfg.optimizer["_name"] in OPTIMIZERS),
         ("dataset.max_tokens", not cfg.dataset.max_tokens),

@@ -244,7 +244,7 @@ def test_debug_logs_stay_off() -> None:
 
 
 REGISTERS = f"""
-import argparse
+import argparse, sys
 import fairseq_clear.objectives
 from fairseq_clear.criterions import clear_nt_xent
 from fairseq import utils
@@ -257,13 +257,14 @@ kinds = (TASK_REGISTRY, MODEL_REGISTRY, ARCH_MODEL_REGISTRY, *others)
 print(*(name for kind in kinds for name in kind if name.startswith("clear_")))
 from fairseq_clear import SentenceEncoder
 print(SentenceEncoder.__module__)
+print("transformers" in sys.modules)
 """
 
 
 @pytest.mark.slow
 def test_user_dir_registers_everything_where_a_part_was_imported_before() -> None:
     """fairseq leaves a package alone that was imported before."""
-    *_, registered, module = run(sys.executable, "-c", REGISTERS, fresh=True).stdout.splitlines()
+    *_, registered, module, needs_transformers = run(sys.executable, "-c", REGISTERS, fresh=True).stdout.splitlines()
     wanted = {"clear_lm", "clear_roberta", "clear_roberta_base", "clear_nt_xent", "clear_moco", "clear_self_guided"}
-    assert wanted | {"clear_adamw"} <= set(registered.split())
-    assert module == "fairseq_clear.evaluation.sentence_encoder"
+    assert wanted | {"clear_adamw", "clear_hf"} <= set(registered.split())
+    assert module == "fairseq_clear.evaluation.sentence_encoder" and needs_transformers == "False"

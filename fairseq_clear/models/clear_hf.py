@@ -77,8 +77,10 @@ class ClearHfModel(TextModel, FairseqEncoderModel):
             raise UserError(
                 f"--arch clear_hf: is not trained by --task {task} --criterion {criterion}; give --task clear_lm"
             )
-        if not str(cfg.distributed_training.ddp_backend).endswith(("ddp", "no_c10d")):
-            raise UserError(f"--ddp-backend {cfg.distributed_training.ddp_backend}: does not work with --arch clear_hf")
+        if not str(backend := cfg.distributed_training.ddp_backend).endswith(("ddp", "no_c10d")):
+            raise UserError(
+                f"--ddp-backend {backend}: divides fairseq's own layers, which --arch clear_hf does not have; give pytorch_ddp"
+            )
         resolve_encoder(cfg.model, cfg.checkpoint, getattr(cfg.task, "allow_change", None) or "")
 
     @classmethod
@@ -142,8 +144,14 @@ class ClearHfModel(TextModel, FairseqEncoderModel):
         """See TextModel; also check the encoder.
 
         Raises:
-            UserError: the recipe has a masked language model and the encoder no head for it; or see ``HfEncoder.check``.
+            UserError: the recipe has a masked language model and the encoder no head for it; or there is nothing for --compile
+                to compile; or see ``HfEncoder.check``.
         """
+        backbone: Any = self.backbone
+        if self.args.compile and not len(backbone.layers):
+            raise UserError(
+                "--compile: the blocks of this encoder share their weights, and stay as they are; leave it out"
+            )
         self.encoder.check()
         super().complete(needs)
 

@@ -118,6 +118,7 @@ class RefineReport:
     reports: dict[str, Any]  # of retrieval and sts, with the untouched and the refined encoder as last rows
     commands: Sequence[str]
     device: str  # cpu or cuda
+    prompts: dict[str, str]  # of queries and of passages, by name; empty without prompts
 
     @cached_property
     def change(self) -> dict[str, float] | None:
@@ -211,6 +212,7 @@ class RefineReport:
             "format": FORMAT,
             **asdict(self.chosen),
             "device": self.device,
+            "prompts": self.prompts,
             "verdict": self.verdict(),
             "caveat": self.caveat(),
             "exported": self.exported_share,
@@ -237,6 +239,8 @@ class RefineReport:
         yield from (f"# {self.settings.encoder.name} refined on {', '.join(path.name for path in given)}", "")
         for paragraph in filter(None, (self.verdict(), self.caveat())):
             yield from (paragraph, "")
+        if self.prompts:
+            yield from (f"Prompts of queries and of passages: `{self.prompts}`", "")
         if "retrieval" in self.reports:
             counts = self.reports["retrieval"]["protocol"]
             origin = f"the title or first sentence of a held-out document must find {ASKED[self.chosen.question]}"

@@ -169,11 +169,10 @@ def _refine(steps: Steps) -> dict[str, Any]:
     steps.export("export the untouched encoder", checkpoint, data, work / "untouched")
     stated = read_stated(checkpoint)
     names = [find_prompt(stated.prompts, kind) or "" for kind in (QUERY, DOCUMENT)]
-    prompts = (names[0], names[1] or names[0]) if names[0] else ()
+    prompts = tuple(names) if any(names) else ()
+    texts_of_prompts = {name: stated.prompts[name] for name in prompts if name}
     if prompts:
-        print(
-            f"# prompts: {', '.join(f'{name} {stated.prompts[name]!r}' for name in dict.fromkeys(prompts))}", flush=True
-        )
+        print(f"# prompts {texts_of_prompts}", flush=True)
     base = Training(
         "", encoder, data, work / "training", settings.updates, negatives=negatives, arch=stated.arch, prompts=prompts
     )
@@ -189,7 +188,7 @@ def _refine(steps: Steps) -> dict[str, Any]:
     drift = measure_drift(steps.encoders(data, {"untouched": checkpoint, "refined": refined}), work / "valid.txt")
     scores = [{"share": share, "score": float(values.mean())} for share, values in shares.items()]
     chosen = Chosen(recipe, trials, scores, best, drift, steps.question)
-    report = RefineReport(settings, chosen, counts, reports, steps.commands, steps.device)
+    report = RefineReport(settings, chosen, counts, reports, steps.commands, steps.device, texts_of_prompts)
     exported = work / "untouched"
     if report.exported_share:
         exported = work / "result"

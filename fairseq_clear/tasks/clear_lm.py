@@ -225,11 +225,11 @@ class ClearLMTask(MaskedLMTask):
             return NO_PROMPT, NO_PROMPT
         known, names = prompts_of(self.model), self.cfg.prompts.split(",")
         for name in names:
-            if not known.get(name):
+            if name and not known.get(name):
                 has = ", ".join(name for name, text in known.items() if text) or "none"
                 raise UserError(f"--prompts {name}: the encoder has no such prompt; it has {has}")
         tokenizer = load_tokenizer(self.folder)
-        ids = [np.array(prompt_ids(self.dictionary, tokenizer, known[name]), np.int64) for name in names]
+        ids = [np.array(prompt_ids(self.dictionary, tokenizer, known.get(name, "")), np.int64) for name in names]
         if len(ids) > 2 or max(map(len, ids)) + FRAME >= self.cfg.tokens_per_sample:
             raise UserError(
                 f"--prompts {self.cfg.prompts}: give one or two names, of prompts shorter than --tokens-per-sample"

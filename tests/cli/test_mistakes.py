@@ -145,7 +145,7 @@ MISTAKES = {
         "criterion._name=sentence_prediction": "criterion._name sentence_prediction: its cost cannot be estimated",
         "+criterion.guide=g.pt": "--guide g.pt: only decides what --false-negatives masks",
         "optimizer._name=adafactor": "optimizer._name adafactor",
-        "model._name=roberta": "model._name roberta",
+        "model._name=clear_hf": "model._name clear_hf: only fairseq's layers are counted; plan a clear_roberta",
         "++dataset.max_tokens=1024": "dataset.max_tokens 1024",
         "task.augment=del-wrd": "del-wrd",
         "~dataset.batch_size": "dataset.batch_size: the recipe has none; give --global-batch",

@@ -11,7 +11,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.models.clear_roberta import ClearRobertaModel
+from fairseq_clear.models.text_model import TextModel
 from tests.training import build, make_data
 
 # torch's own, of how it looks at what it is given
@@ -45,11 +45,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @contextmanager
 def compiling_with(**options: Any) -> Iterator[None]:
     """Another backend than the product's: C++ takes a minute to build, and what is tested is mostly what stands before it."""
-    original = ClearRobertaModel.compile_encoders
+    original = TextModel.compile_encoders
     changed = lambda model: original(model, **options)  # noqa: E731
     torch._dynamo.reset()
     counters.clear()
-    with mock.patch.object(ClearRobertaModel, "compile_encoders", changed):
+    with mock.patch.object(TextModel, "compile_encoders", changed):
         yield
     torch._dynamo.reset()
 

@@ -1,6 +1,7 @@
 """Prompts: as sentence-transformers applies them, and in training before texts that were tokenized without them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from fairseq_clear.evaluation.encoders import CachedEncoder
 from fairseq_clear.interop.exporting import export
 from fairseq_clear.interop.importing import import_hf
 from fairseq_clear.models.encoding import prompt_ids, read_tokens
+from fairseq_clear.refining.refine_settings import PAIRS, RECIPES, RefineSettings
+from fairseq_clear.refining.refine_training import Training, training_flags
 from fairseq_clear.tasks import validation_scores
 from fairseq_clear.text.data_folders import load_tokenizer
 from tests.interop.folders import NEEDS_ST, make_sentence_folder
@@ -106,7 +109,7 @@ def test_the_commands_apply_and_print_them(tmp_path: Path, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize("pooled", [True, False])
-@pytest.mark.parametrize("names", ["query", "query,passage"])
+@pytest.mark.parametrize("names", ["query", "query,passage", "query,"])
 def test_training_reads_the_joined_text(names: str, pooled: bool, tmp_path: Path) -> None:
     """The vector of a view is that of the encoder for prompt and text; the masked copies have no prompt."""
     encoder = ours(folder_with(tmp_path, pooled=pooled), tmp_path)
@@ -124,7 +127,7 @@ def test_training_reads_the_joined_text(names: str, pooled: bool, tmp_path: Path
         found = torch.nn.functional.normalize(model(views=views)[1]["projections"], dim=1).numpy()
     raw = dataset.view_maker.pairs(np.arange(6), dataset.epoch).texts
     for row in range(12):
-        prompt = PROMPTS[names.split(",")[0 if row < 6 else -1]]
+        prompt = {"": "", **PROMPTS}[names.split(",")[0 if row < 6 else -1]]
         anchor = 2 * row if row < 6 else 2 * (row - 6) + 1  # in the order of the pairs
         symbols = [encoder.dictionary.symbols[index] for index in raw[anchor][1:-1]]
         text = encoder.tokenizer.decode(symbols)
@@ -189,6 +192,16 @@ def test_mistakes_are_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture)
         assert said in caplog.text
 
 
+@pytest.mark.parametrize("recipe", [*RECIPES, PAIRS])
+def test_refine_trains_with_them(recipe: str) -> None:
+    settings = RefineSettings(encoder=Path("start"), dest=Path("out"))
+    training = Training(recipe, Path("start"), Path("bin"), Path("out"), 4, prompts=("query", "passage"))
+    flags = training_flags(training, settings, "cpu")
+    asks = recipe in ("titles", "cloze", "pairs")
+    assert flags[flags.index("--prompts") + 1] == ("query,passage" if asks else "query")
+    assert "--prompts" not in training_flags(replace(training, prompts=()), settings, "cpu")
+
+
 def test_sizes_count_the_prompt(tmp_path: Path) -> None:
     data = prepared(tmp_path, folder_with(tmp_path))
     arch = ("--arch", "clear_hf", "--encoder-from", str(tmp_path / "source"), "--mlm-weight", "0", "--augment", "none")
@@ -199,7 +212,9 @@ def test_sizes_count_the_prompt(tmp_path: Path) -> None:
             assert (int(dataset.sizes[item]), int(dataset.totals[item])) == (rows.max(), rows.sum())
 
 
-def test_validation_uses_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_validation_uses_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     data = prepared(tmp_path, folder_with(tmp_path, default_prompt_name="passage"))
     (tmp_path / "pairs.tsv").write_text("bada kefe\tlinu moba pada\nbaju keni\treho life baho\n")
     (tmp_path / "sts.tsv").write_text("bada kefe\tlinu moba\t1\nbaju keni\treho life\t2\nmome\treme\t3\n")
@@ -213,6 +228,10 @@ def test_validation_uses_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         return stock(*args, prompt=prompt)
 
     monkeypatch.setattr(validation_scores, "encode_texts", watched)
+    caplog.set_level("INFO", validation_scores.__name__)
     for validation in (trainer.task.retrieval, trainer.task.sts):
         validation(trainer.get_model(), trainer.task.dictionary)
+    assert caplog.messages == [
+        "--eval-retrieval: prompts {'query': 'bada kefe: ', 'passage': 'linu:'}", "--eval-sts: prompts {'passage': 'linu:'}"
+    ]  # fmt: skip
     assert used == [("bada kefe", "bada kefe: "), ("linu moba pada", "linu:"), ("bada kefe", "linu:")]

@@ -29,6 +29,7 @@ from fairseq_clear.refining.refining import WEIGHTS, _choose_question, refine, r
 from tests import zygote
 from tests.conftest import ROOT, rejected, run, sentences
 from tests.interop.folders import make_folder, make_sentence_folder
+from tests.models.test_clear_hf import make
 
 pytestmark = pytest.mark.slow
 
@@ -106,6 +107,8 @@ def test_the_report_says_what_retrieval_says(finished: Path, folder: Path) -> No
     assert "is a stand-in" in report["caveat"] and "--pairs" in report["caveat"]
     assert report["drift"] < 0.999 and f"a mean cosine of {report['drift']:.3f}" in text
     assert report["caveat"] in text
+    assert report["prompts"] == {"query": "bada kefe: "} and "`{'query': 'bada kefe: '}`" in text
+    assert "--prompts query, " in text  # passages have none in this folder
     assert "fairseq-train " in text
     assert (finished / "report.png").stat().st_size > 10_000
 
@@ -291,10 +294,11 @@ def test_another_run_is_refused(folder: Path, tmp_path: Path) -> None:
     assert {path.name for path in work.iterdir()} == done
 
 
-def test_auto_compares_recipes(folder: Path, tmp_path: Path) -> None:
+def test_auto_compares_recipes_on_a_modernbert_of_random_weights(tmp_path: Path) -> None:
+    make(tmp_path / "tiny", "modernbert")
     (tmp_path / "long.txt").write_text("\n".join(sentences(1400, seed=6)) + "\n")
     run(
-        *CLEAR, "refine", tmp_path / "long.txt", "--from", folder / "tiny", "--dest", tmp_path / "trial", "--recipe", "auto",
+        *CLEAR, "refine", tmp_path / "long.txt", "--from", tmp_path / "tiny", "--dest", tmp_path / "trial", "--recipe", "auto",
         "--held-out", "0.5", "--updates", "2", "--max-length", "36", "--device", "cpu",
     )  # fmt: skip
     report = json.loads((tmp_path / "trial/report.json").read_text())
@@ -305,6 +309,8 @@ def test_auto_compares_recipes(folder: Path, tmp_path: Path) -> None:
     shares = {one["share"]: one["score"] for one in report["shares"]}
     assert list(shares) == [0, 0.25, 0.5, 0.75, 1] and shares[report["share"]] in (shares[0.5], max(shares.values()))
     assert report["exported"] in (0, report["share"])
+    assert report["verdict"] in (tmp_path / "trial/report.md").read_text() and report["prompts"] == {}
+    assert json.loads((tmp_path / "trial/config.json").read_text())["model_type"] == "modernbert"
 
 
 def test_python_and_documents_of_one_sentence(
