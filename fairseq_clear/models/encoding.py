@@ -112,7 +112,7 @@ def prompt_ids(dictionary: Any, tokenizer: Tokenizer, prompt: str) -> list[int]:
     if len(found) > 1 or None in found:
         raise UserError(
             f"--prompts: the tokenizer joins the prompt {prompt!r} with the text behind it, but training puts it before texts "
-            "that were tokenized without it; leave the flag out"
+            "that were tokenized without it; leave the flag out, or give refine the flags -- --prompts ''"
         )
     return list(found.pop() or ())
 
