@@ -43,9 +43,9 @@ RECIPES = (
     ("MLM + two del-word", ">= 14", ("--augment", "del-word"), True),
     ("MLM + two del-span+reorder", ">= 12", ("--augment", "del-span+reorder"), True),
     ("two del-word", ">= 20", ("--augment", "del-word"), False),
-    ("MLM + two subs+del-word", ">= 10", ("--augment", "subs+del-word"), True),
-    ("MLM + two eda", ">= 8", ("--augment", "eda"), True),
-    ("MLM + cloze", ">= 15", ("--views", "cloze"), True),
+    ("two subs+del-word", ">= 10", ("--augment", "subs+del-word"), False),
+    ("two eda", ">= 8", ("--augment", "eda"), False),
+    ("cloze", ">= 15", ("--views", "cloze"), False),
     ("MLM alone, stock's masks", ">= 5", (), True),
 )
 # Our spec, and the corresponding augmenter of nlpaug.

