@@ -150,6 +150,8 @@ def to_vectors(returned: Any, rows: int, name: str) -> Floats:
     """Convert an encoder's output to (rows, D) float32; UserError if the output has another shape, NaN or infinity."""
     if hasattr(returned, "detach"):
         returned = returned.detach().cpu().float().numpy()  # a tensor on any device
+    elif isinstance(returned, list) and returned and hasattr(returned[0], "detach"):
+        returned = [row.detach().cpu().float().numpy() for row in returned]
     try:
         vectors: Floats = np.asarray(returned, dtype=np.float32)
     except (TypeError, ValueError):
