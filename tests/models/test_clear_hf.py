@@ -403,6 +403,24 @@ def test_folders_without_a_tokenizer_json_or_the_names_of_special_tokens(has_jso
     assert main(["import", str(source), "--dest", str(tmp_path / "ours"), "--arch", "clear_hf"]) == 0
 
 
+def test_the_sentencepiece_model_of_a_deberta_is_converted(tmp_path: Path) -> None:
+    import transformers
+    from sentencepiece import SentencePieceTrainer
+
+    source = make(tmp_path / "source", "deberta-v2")
+    (source / "tokenizer.json").unlink()
+    special = {"pad_piece": "[PAD]", "bos_piece": "[CLS]", "eos_piece": "[SEP]", "unk_piece": "[UNK]"}
+    lines = [line for line in sentences(200, seed=1) if line]
+    SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_prefix=str(source / "spm"), vocab_size=100, hard_vocab_limit=False, pad_id=0,
+        bos_id=1, eos_id=2, unk_id=3, minloglevel=2, **special,
+    )  # fmt: skip
+    (source / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "DebertaV2Tokenizer"}))
+    theirs, ours = transformers.AutoTokenizer.from_pretrained(source), load_tokenizer(prepared(tmp_path, source))
+    assert ours.ids()["<mask>"] == theirs.mask_token_id
+    assert [ours.encode(line) for line in lines[:20]] == [theirs.tokenize(line) for line in lines[:20]]
+
+
 def edit(source: Path, **changes: Any) -> None:
     path = source / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
