@@ -1,5 +1,6 @@
 """What ``fairseq_clear.plan`` counts, against arithmetic and against real updates."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,9 @@ def test_hours_and_the_chunk() -> None:
     plenty = make_plan(recipe, 2, 64 * GIB, 1e12, 4096)
     assert (plenty.texts, plenty.chunk) == (2048, 0)
     assert plenty.hours == pytest.approx(plenty.flops / 1e12)
+    assert recipe.loading > 0 and plenty.loaders == math.ceil(2048 / (plenty.flops / 1e12) / recipe.loading)
+    recipe.loading = 2048 / (plenty.flops / 1e12) / 3.5  # a core that makes so many texts a second
+    assert make_plan(recipe, 2, 64 * GIB, 1e12, 4096).loaders == 4
     scarce = make_plan(recipe, 2, 0.06 * GIB, 1e12, 4096)
     assert scarce.chunk > LENGTH and scarce.chunk & (scarce.chunk - 1) == 0
     assert scarce.state + scarce.activations <= 0.9 * 0.06 * GIB

