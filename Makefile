@@ -86,4 +86,4 @@ release-check: ## build sdist and wheel in dist, install the wheel in an empty e
 	@PYTHON=$(PYTHON) scripts/release_check.sh
 
 clean: ## remove everything that the targets made, the environment included
-	rm -rf .venv demo build dist wheelhouse *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv sample demo build dist wheelhouse *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -57,13 +57,11 @@ class Recipe:
     Attributes:
         config: path of the YAML file.
         overrides: hydra overrides, including an ablation (``+ablation=sg``).
-        pooling: pooling for the scores; None for the checkpoint's.
         once: see ``Trained``.
     """
 
     config: Path
     overrides: tuple[str, ...] = ()
-    pooling: str | None = None
     once: bool = False
 
     def train(self, seed: int, folder: Path) -> Path:
@@ -173,9 +171,9 @@ def _run(
 
 
 def _processor_seconds() -> float:
-    """Processor time of the programs that this one has run, on all cores."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    """Processor time of this program and of those that it has run, on all cores."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def _environment() -> dict[str, str]:

@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 
 venv=build/docs-venv
 stamp=$venv/.installed
-wanted=$(cat docs/requirements.txt requirements.txt | sha256sum | cut -d' ' -f1)
+wanted=$(cat docs/requirements.txt requirements.txt <(.venv/bin/python -V) | sha256sum | cut -d' ' -f1)
 if [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$wanted" ]; then
   .venv/bin/python -m venv --clear "$venv"
   "$venv/bin/python" -m pip install -q --no-deps -r docs/requirements.txt

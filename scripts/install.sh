@@ -23,7 +23,9 @@ fi
 rm -f "$stamp"
 
 pin() { grep -E "^$1==" requirements.txt; }
-[ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
+# an environment of another Python, or one that was interrupted, is made anew
+has() { "$venv/bin/python" -c 'import sys, pip; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || true; }
+[ "$(has)" = "$version" ] || "$python" -m venv --clear "$venv"
 pip() { "$venv/bin/python" -m pip "$@"; }
 
 # 1. torch with its dependencies: pip chooses the build that this machine is configured for.

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes wheels of all packages except torch and numpy, for a machine without a network: scripts/wheelhouse.sh [FOLDER]
-# They work with the Python version of .venv (for another: make install PYTHON=python3.12) and with this kind of processor.
+# They work with the Python version of .venv (for another: make wheelhouse PYTHON=python3.12) and with this kind of processor.
+# WHEELS='hydra-core|omegaconf|...' makes those alone, besides fairseq and this project, for a machine that has the others.
 # Install them on the machine, which must have torch and numpy: python -m pip install --no-index --no-deps FOLDER/*.whl
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -21,8 +22,9 @@ wheel() { "$python" -m pip wheel -q --no-deps --wheel-dir "$work/wheels" "$@"; }
 "$python" -m pip install -q --no-deps --target "$work/numpy" 'numpy>=2,<3'
 echo "wheelhouse: building fairseq (about 4 minutes on 2 cores)"
 PYTHONPATH=$work/numpy wheel --no-build-isolation --no-cache-dir "$(pin fairseq-fixed)"
-grep -E '^[A-Za-z]' requirements.txt | grep -vE '^(torch|numpy|fairseq-fixed)==' >"$work/others.txt"
+grep -E '^[A-Za-z]' requirements.txt | grep -vE '^(torch|numpy|fairseq-fixed)==' | grep -E "^(${WHEELS:-.*})==" >"$work/others.txt"
 wheel -r "$work/others.txt"
+rm -rf build/lib # of an earlier build, which setuptools would add to the wheel
 wheel --no-build-isolation .
 
 # The folder gets its name only when it is complete.

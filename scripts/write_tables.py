@@ -41,7 +41,7 @@ def augmentation_table() -> str:
         return ", ".join(f"`{knob}={format_value(spec.default)}`" for knob, spec in entry.knobs.items())
 
     rows = ([f"`{name}`", tagged(entry.summary), knobs(entry), entry.paper] for name, entry in AUGMENTATIONS.items())
-    return table(["name", "what it does", "knobs, with the paper's values", "source"], rows)
+    return table(["name", "what it does", "knobs, with their defaults", "source"], rows)
 
 
 def view_table() -> str:
@@ -59,7 +59,7 @@ def objective_table() -> str:
     """OBJECTIVES: name, the criterion that offers it, summary, paper."""
     from fairseq_clear.objectives import OBJECTIVES
 
-    criterions = {"batch": "clear_nt_xent", "queue": "clear_moco", "guide": "clear_self_guided"}
+    criterions = {"batch": "clear_nt_xent", "queue": "clear_moco", "layers": "clear_self_guided"}
     rows = (
         [f"`{name}`", f"`{criterions[entry.candidates]}`", tagged(entry.summary.replace("``", "`")), entry.paper]
         for name, entry in OBJECTIVES.items()
@@ -206,11 +206,13 @@ def training_page() -> str:
     from fairseq.optim import OPTIMIZER_DATACLASS_REGISTRY
     from fairseq.tasks import TASK_DATACLASS_REGISTRY
 
-    from fairseq_clear.models.architectures import add_model_flags
+    from fairseq_clear.models.architectures import add_contrastive_flags, add_model_flags
+    from fairseq_clear.models.clear_hf import ClearHfModel
 
-    model = argparse.ArgumentParser()
-    add_model_flags(model)
-    archs = ", ".join(f"`{name}`" for name in sorted(ARCH_MODEL_REGISTRY) if name.startswith("clear_"))
+    shared = argparse.ArgumentParser()
+    add_contrastive_flags(shared)
+    roberta, transformers = (own_flags(add, shared) for add in (add_model_flags, ClearHfModel.add_args))
+    archs = ", ".join(f"`{name}`" for name in sorted(ARCH_MODEL_REGISTRY) if name.startswith("clear_roberta"))
     lines = [
         "# Training flags",
         "",
@@ -219,19 +221,33 @@ def training_page() -> str:
         "`fairseq-train --help` lists them.",
         "",
         *("## Task clear_lm", "", *dataclass_flags(TASK_DATACLASS_REGISTRY["clear_lm"])),
+        *("## Every model", "", *describe(shared)),
         *(
             "## Model clear_roberta",
             "",
             f"Architectures: {archs}. RoBERTa's own flags work too.",
             "",
-            *describe(model),
+            *describe(roberta),
         ),
+        *("## Model clear_hf", "", "Architecture: `clear_hf`.", "", *describe(transformers)),
     ]
     for kind, registry in (("Criterion", CRITERION_DATACLASS_REGISTRY), ("Optimizer", OPTIMIZER_DATACLASS_REGISTRY)):
         for name in sorted(registry):
             if name.startswith("clear_"):
                 lines += [f"## {kind} {name}", "", *dataclass_flags(registry[name])]
     return "\n".join(lines)
+
+
+def own_flags(
+    add: Callable[[argparse.ArgumentParser], None], shared: argparse.ArgumentParser
+) -> argparse.ArgumentParser:
+    """A parser of the flags that ``add`` declares, without the flags of ``shared``."""
+    parser = argparse.ArgumentParser(conflict_handler="resolve")
+    add(parser)
+    known = {action.dest for action in shared._actions} - {"help"}
+    for group in parser._action_groups:
+        group._group_actions = [action for action in group._group_actions if action.dest not in known]
+    return parser
 
 
 def dataclass_flags(config: type) -> Iterator[str]:
@@ -244,7 +260,8 @@ def dataclass_flags(config: type) -> Iterator[str]:
         if isinstance(action, argparse._HelpAction) or action.help == argparse.SUPPRESS:
             continue
         action.help = (action.help or "").replace("%", "%%")
-        shown = action.default not in (None, False, argparse.SUPPRESS, "", "???")
+        # 0 == False, but a default of 0 is shown
+        shown = action.default is not False and action.default not in (None, argparse.SUPPRESS, "", "???")
         (item,) = definition(parser, action)
         yield f"{item} (default: `{action.default}`)" if shown else item
 

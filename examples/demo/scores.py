@@ -67,11 +67,8 @@ def score(vectors: np.ndarray | sparse.csr_matrix, questions: Questions) -> Scor
     train, test, sentences, bodies = _split(vectors, sizes)
     accuracy, error = _topics(train, test, questions)
     centre = bodies.mean(axis=0)
-    plain, centred = _ranks(sentences, bodies), None
-    if not sparse.issparse(bodies):
-        centred = _ranks(sentences - centre, bodies - centre)
-    else:
-        centred = _ranks(np.asarray(sentences - centre), np.asarray(bodies - centre))
+    plain = _ranks(sentences, bodies)
+    centred = _ranks(np.asarray(sentences - centre), np.asarray(bodies - centre))
     return Scores(
         accuracy,
         error,

@@ -21,6 +21,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from unittest import mock
 
 import torch
 from results import compare, finish, flags, in_turn, row
@@ -56,14 +57,16 @@ def main() -> None:
         (Path(folder) / "long").mkdir()
         short = make_text(Path(folder) / "short", 400, (arguments.length - 2, arguments.length - 2))
         long = make_text(Path(folder) / "long", 40, (arguments.long - 2, arguments.long - 2))
-        table = throughput(arguments, short, is_gpu) + longformer(arguments, long, is_gpu)
+        name = torch.cuda.get_device_name() if is_gpu else "CPU"
+        table = throughput(arguments, short, is_gpu)
+        table += longformer(arguments, long, is_gpu)
+        finish(table, arguments, name=name, torch=torch.__version__)  # kept if the next part fails
         losses = numerics(arguments, short, is_gpu)
     for name, of in losses.items():
         for precision in of.keys() - {"fp32"}:
             pairs = zip(of[precision], of["fp32"], strict=True)
             worst = max(abs(mine - exact) / exact for mine, exact in pairs)
             table.append(row(f"{name}, {precision} compared with fp32", "relative difference of the loss", worst))
-    name = torch.cuda.get_device_name() if is_gpu else "CPU"
     finish(table, arguments, name=name, torch=torch.__version__, losses=losses)
 
 
@@ -85,12 +88,14 @@ def finished(step: Callable[[int], object], is_gpu: bool) -> Callable[[int], Non
 
 
 def peak_mib(step: Callable[[int], object], is_gpu: bool) -> float | None:
-    """Peak GPU memory in MiB of one update; None on a CPU."""
+    """GPU memory in MiB that one update adds at its peak; None on a CPU."""
     if not is_gpu:
         return None
+    before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    step(0)
-    return torch.cuda.max_memory_allocated() / 2**20
+    with mock.patch("torch.cuda.reset_peak_memory_stats"):  # Trainer.train_step calls it before it returns
+        step(0)
+    return (torch.cuda.max_memory_allocated() - before) / 2**20
 
 
 def throughput(arguments: argparse.Namespace, data: Path, is_gpu: bool) -> list[dict[str, object]]:
@@ -100,7 +105,7 @@ def throughput(arguments: argparse.Namespace, data: Path, is_gpu: bool) -> list[
     rates, tables = [], []
     for name, texts, recipe in runs:
         trainer, dataset = build(data, *common, "--criterion", name, *recipe, is_cpu=not is_gpu)
-        step = steps(trainer, dataset, texts)
+        step = steps(trainer, dataset, texts, made=arguments.repeats + 2)
         step(0)
         counter = FlopCounterMode(display=False)
         with counter:
@@ -168,7 +173,8 @@ def _train(arguments: argparse.Namespace, data: Path, criterion: str, precision:
         *("--distributed-init-method", f"tcp://localhost:{port}", "--distributed-rank", "0"),
         *(() if is_gpu else ("--cpu", "--fp16-no-flatten-grads", "--distributed-backend", "gloo")),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(PROJECT)})
+    path = os.pathsep.join(filter(None, (str(PROJECT), os.environ.get("PYTHONPATH"))))
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path})
     if done.returncode:
         raise SystemExit(f"{criterion}, {precision}: {done.stderr[-2_000:]}")
     lines = [line.partition(" | ")[2] for line in (done.stdout + done.stderr).splitlines() if "train_inner" in line]

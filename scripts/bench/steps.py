@@ -58,12 +58,16 @@ def build(data: Path, *flags: str, is_cpu: bool = True, workers: int = 1) -> tup
     return Trainer(cfg, task, model, criterion), task.dataset("train")
 
 
-def steps(trainer: Trainer, dataset: Any, batch: int) -> Callable[[int], None]:
-    """A function that runs update number n on ``batch`` texts."""
+def steps(trainer: Trainer, dataset: Any, batch: int, made: int = 0) -> Callable[[int], None]:
+    """A function that runs update number n on ``batch`` texts; the first ``made`` batches are made before the updates."""
+
+    def load(number: int) -> Any:
+        return dataset.collater(dataset.__getitems__([(number * batch + k) % len(dataset) for k in range(batch)]))
+
+    loaded = [load(number) for number in range(made)]
 
     def step(number: int) -> None:
-        rows = [(number * batch + k) % len(dataset) for k in range(batch)]
-        trainer.train_step([dataset.collater([dataset[row] for row in rows])])
+        trainer.train_step([loaded[number] if number < made else load(number)])
 
     return step
 

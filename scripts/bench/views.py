@@ -33,6 +33,7 @@ from texts import documents, generate, make_words, neighbours
 from fairseq_clear.cli.main import main as main_of_cli
 from fairseq_clear.lifecycle import Needs
 from fairseq_clear.text.data_folders import load_tokenizer
+from fairseq_clear.views.view_table import SameText
 
 PEER_AIM = ">= 10"
 DOCUMENT_WORDS, LINE_WORDS, LONG = 2_100, 25, 4_096
@@ -116,7 +117,7 @@ def beside_hf(data: Path, size: int, repeats: int) -> list[dict[str, Any]]:
     if not is_installed("transformers"):
         return [missing_row(what, "transformers")]
     dataset = items_of(data, "--augment", "del-word", mlm=True)
-    texts = dataset.view_maker.source.texts.rows(np.arange(len(dataset)))
+    texts = dataset.view_maker.source.sentences.rows(np.arange(len(dataset)))
     rows = [texts[row].tolist() for row in range(len(texts))]
     collate = hf_masks(1 + max(map(max, rows)))
 
@@ -185,7 +186,9 @@ def on_documents(data: Path, texts: list[str], repeats: int) -> list[dict[str, A
         def copy(_: int, source: Any = source, items: np.ndarray = items) -> None:
             for batch in batches(items, 16):
                 for _ in range(2):
-                    texts = source.texts.rows(batch) if hasattr(source, "texts") else source.pairs(batch).anchors()
+                    texts = (
+                        source.sentences.rows(batch) if isinstance(source, SameText) else source.pairs(batch).anchors()
+                    )
                     texts.padded(1)
 
         aim = ">= 0.33"

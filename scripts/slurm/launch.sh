@@ -83,7 +83,7 @@ if [ $style = environment ]; then # as torchrun sets it
   if [ "$workers" -gt 1 ]; then
     variables=("WORLD_SIZE=$workers" "RANK=$rank" "LOCAL_RANK=$device" "MASTER_ADDR=$master" "MASTER_PORT=$port")
   fi
-  command=(env "${variables[@]}" "${PYTHON:-python}" -m fairseq_clear.cli "$@")
+  command=(env ${variables[@]+"${variables[@]}"} "${PYTHON:-python}" -m fairseq_clear.cli "$@")
   if [ -n "${LAUNCH_DRY_RUN:-}" ]; then echo "${command[*]}" && exit; fi
   exec "${command[@]}"
 fi

@@ -85,17 +85,8 @@ def train(source: str, target: str, data: Path, folder: Path, arguments: argpars
     """Run ``fairseq-train``, and copy the dictionaries to the folder of the checkpoint."""
     updates, size = str(arguments.updates), SIZE if arguments.arch is None else ("--arch", arguments.arch)
     command = [str(data / "bin"), "--source-lang", source, "--target-lang", target, "--save-dir", str(folder)]
-    length = [
-        "--max-tokens",
-        arguments.max_tokens,
-        "--max-update",
-        updates,
-        "--total-num-update",
-        updates,
-        "--seed",
-        str(arguments.seed),
-    ]
-    run("train", *command, *size, *TRAINING, *length, "--max-tokens", arguments.max_tokens)
+    length = ("--max-tokens", arguments.max_tokens, "--max-update", updates, "--total-num-update", updates)
+    run("train", *command, *size, *TRAINING, *length, "--seed", str(arguments.seed))
     for language in (source, target):
         shutil.copyfile(data / "bin" / f"dict.{language}.txt", folder / f"dict.{language}.txt")
 
