@@ -34,6 +34,7 @@ PAGES = {
     "examples/simcse/README.md": "recipes/simcse.md",
     "examples/mirror_bert/README.md": "recipes/mirror-bert.md",
     "examples/demo/README.md": "recipes/demo.md",
+    "examples/proof/RESULTS.md": "recipes/proof.md",
     "examples/refine/README.md": "recipes/refine.md",
     "examples/refine/RESULTS.md": "recipes/refine-results.md",
     "examples/evaluation/README.md": "recipes/evaluation.md",
@@ -57,6 +58,9 @@ def on_files(files: "Files", config: "ProperDocsConfig") -> "Files":
     """Add the generated pages."""
     from properdocs.structure.files import File
 
+    for image in ROOT.glob("examples/*/*.png"):
+        name = f"assets/{image.parent.name}-{image.name}"
+        files.append(File.generated(config, name, abs_src_path=str(image)))
     made = {page: COMMENT.sub("", (ROOT / source).read_text(encoding="utf-8")) for source, page in PAGES.items()}
     made |= api_pages()
     for page, text in made.items():
@@ -95,6 +99,8 @@ def page_of(file: str) -> str | None:
         return "/".join(below)
     if folder == "fairseq_clear" and below and below[0] in packages():
         return f"reference/api/{below[0]}.md"
+    if folder == "examples" and file.endswith(".png"):
+        return f"assets/{'-'.join(below)}"
     return PAGES.get(file)
 
 

@@ -5,24 +5,30 @@ r"""Equal seconds of training on the same cores and text, scored by queries that
 
 All rows start from the same encoder and read the documents of a collection in BEIR's layout for ``--seconds``: batches of 64
 pairs of at most 128 tokens, temperature 0.05, Adam(W) with the peak rate 5e-5 (TSDAE: 3e-5 and CLS pooling, as its authors
-advise), a tenth of the time to warm up, then linear to 0. Ours are the recipes of ``refine``; as fairseq's schedule counts
-updates, ten updates are timed first. The queries of the split ``test`` search all documents, cut to 256 tokens: nDCG@10 and
-MRR@10, x100, also for the merge of a half with the untouched encoder; "low" and "high" bound the difference of nDCG@10 from the
-untouched encoder, by a paired bootstrap over queries. STS tasks are scored too. A run that is in ``--results`` is not repeated.
+advise), a tenth of the time to warm up, then linear to 0. Ours are the recipes of ``refine``, and its training on pairs:
+titles with the text below and one hard negative, which the untouched encoder mines before the time begins. As fairseq's
+schedule counts updates, ten updates are timed first. The queries of the split ``test`` search all documents, cut to 256
+tokens: nDCG@10 and MRR@10, x100, also for the merge of a half with the untouched encoder; "low" and "high" bound the
+difference of nDCG@10 from the untouched encoder, by a paired bootstrap over queries. STS tasks are scored too, BM25 and
+TF-IDF are the rows without training, and ``OUTPUT/proof.png`` is a picture of the changes. A run that is in ``--results`` is
+not repeated.
 """
 
 import argparse
 import random
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from matplotlib import style
+from matplotlib.figure import Figure
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -31,15 +37,17 @@ from result_tables import difference_table, scores_of, table
 
 from fairseq_clear import SentenceEncoder
 from fairseq_clear.evaluation.encoders import CachedEncoder
+from fairseq_clear.evaluation.plots import STYLE, WIDTH, save_figure
 from fairseq_clear.evaluation.retrieval import bootstrap, score_baseline, score_rankings, search
 from fairseq_clear.evaluation.retrieval_data import RetrievalData, read_beir
 from fairseq_clear.evaluation.sts import evaluate_sts, read_sts_tasks
 from fairseq_clear.evaluation.sts_data import StsData
 from fairseq_clear.interop.merging import merge_checkpoints, merge_folders
-from fairseq_clear.refining.refine_settings import RefineSettings
+from fairseq_clear.refining.holding_out import read_documents
+from fairseq_clear.refining.refine_settings import PAIRS, RefineSettings
 from fairseq_clear.refining.refine_training import Training, train, training_flags
 
-UNTOUCHED = "untouched"
+UNTOUCHED, MINED = "untouched", "titles, mined negatives"
 BATCH, LENGTH, RATE, TEMPERATURE, TIMED = 64, 128, 5e-5, 0.05, 10
 CONTEXT = 3  # sentences on each side of a cloze sentence, as --views cloze has
 NDCG, MRR = 1, 0  # columns of score_rankings
@@ -54,23 +62,26 @@ class Ours:
 
     recipe: str
     encoder: Path
-    folder: Path  # of the prepared collection
+    data: Path  # the prepared collection
     seconds: float
+    negatives: int = 0  # hard negatives of each pair
     once: bool = False
 
     def train(self, seed: int, folder: Path) -> Path:
         """Time ten updates, then train."""
-        timed = self._run(seed, folder.with_name(f"{folder.name}.timed"), TIMED)
+        spare = folder.with_name(f"{folder.name}.timed")
+        shutil.rmtree(spare, ignore_errors=True)  # left by an interrupted call; a finished training would not run again
+        timed = self._run(seed, spare, TIMED)
+        shutil.rmtree(spare)
         rate = (timed[-1]["read_at"] - timed[0]["read_at"]) / (timed[-1]["num_updates"] - timed[0]["num_updates"])
         self._run(seed, folder, max(TIMED, round(self.seconds / rate)))
         return folder / "checkpoint_last.pt"
 
     def _run(self, seed: int, folder: Path, updates: int) -> list[dict[str, Any]]:
         settings = RefineSettings(
-            texts=(), encoder=self.encoder, dest=self.folder, seed=seed, max_length=LENGTH, batch_size=BATCH,
-            learning_rate=RATE,
+            texts=(), encoder=self.encoder, dest=folder, seed=seed, max_length=LENGTH, batch_size=BATCH, learning_rate=RATE,
         )  # fmt: skip
-        run = Training(self.recipe, self.encoder, self.folder / "data-bin", folder, updates, validations=0)
+        run = Training(self.recipe, self.encoder, self.data, folder, updates, validations=0, negatives=self.negatives)
         return [one for one in train(run, training_flags(run, settings, "cpu"), folder.name) if "num_updates" in one]
 
     def about(self) -> dict[str, Any]:
@@ -104,7 +115,7 @@ class Theirs:
         optimizer = torch.optim.AdamW(loss.parameters(), lr=rate, weight_decay=0.01)
         model.train()
         began, updates = time.monotonic(), 0
-        for pairs in batches(PAIRS[self.kind], self.documents, random.Random(seed)):
+        for pairs in batches(MAKERS[self.kind], self.documents, random.Random(seed)):
             done = (time.monotonic() - began) / self.seconds
             if done >= 1:
                 break
@@ -125,17 +136,35 @@ class Theirs:
         return {"loss": self.kind, "seconds": self.seconds}
 
 
+@dataclass(frozen=True)
+class Terms:
+    """A baseline that compares the words of queries and documents."""
+
+    kind: str  # bm25 or tfidf
+    once: bool = True
+
+    def train(self, seed: int, folder: Path) -> Path:
+        """Nothing to train."""
+        return Path()
+
+    def about(self) -> dict[str, Any]:
+        """The name of the baseline."""
+        return {"baseline": self.kind}
+
+
 def batches(make: Callable[..., Pairs], documents: Sequence[Sequence[str]], rng: random.Random) -> Iterator[Pairs]:
-    """Endless batches of pairs without equal texts; each epoch makes and shuffles the pairs anew."""
+    """Endless batches of pairs of similar length without equal texts; each epoch makes and shuffles the pairs anew."""
     while True:
-        pairs = make(documents, rng)
+        pairs, made = make(documents, rng), []
         rng.shuffle(pairs)
         batch: dict[str, tuple[str, str]] = {}
-        for pair in pairs:
+        for pair in sorted(pairs, key=lambda pair: sum(map(len, pair))):
             batch.setdefault(pair[1], pair)
             if len(batch) == BATCH:
-                yield list(batch.values())
+                made.append(list(batch.values()))
                 batch = {}
+        rng.shuffle(made)
+        yield from made
 
 
 def title_pairs(documents: Sequence[Sequence[str]], rng: random.Random) -> Pairs:
@@ -169,9 +198,12 @@ def damaged_pairs(documents: Sequence[Sequence[str]], rng: random.Random) -> Pai
     return found
 
 
-PAIRS = {"titles": title_pairs, "cloze pairs": cloze_pairs, "SimCSE": equal_pairs, "TSDAE": damaged_pairs}
+MAKERS = {"titles": title_pairs, "cloze pairs": cloze_pairs, "SimCSE": equal_pairs, "TSDAE": damaged_pairs}
 RECIPES = ("titles", "cloze", "neighbor", "span", "simcse", "clear")
-NAMES = {**{f"ours: {name}": name for name in RECIPES}, **{f"sentence-transformers: {kind}": kind for kind in PAIRS}}
+NAMES = {
+    **{f"ours: {name}": name for name in (*RECIPES, MINED)},
+    **{f"sentence-transformers: {kind}": kind for kind in MAKERS},
+}
 
 
 def main() -> None:
@@ -183,10 +215,8 @@ def main() -> None:
         for path in arguments.data:
             measured[path.name] = measure_collection(arguments, path, seeds, encoder)
     for name, runs in measured.items():
-        data = read_beir(next(path for path in arguments.data if path.name == name), "test")
-        terms = {kind: [score_baseline(kind, data).scores] for kind in ("bm25", "tfidf")}
-        found = scores_of(runs) | {k: [{c: s[0][c] for c in ("nDCG@10", "MRR@10")}] for k, s in terms.items()}
-        print(f"\n{name}\n\n{table(found)}\n\n{difference_table(scores_of(runs), UNTOUCHED)}")
+        print(f"\n{name}\n\n{table(scores_of(runs))}\n\n{difference_table(scores_of(runs), UNTOUCHED)}")
+    draw(measured, arguments.output / "proof.png")
 
 
 def measure_collection(
@@ -195,24 +225,32 @@ def measure_collection(
     """Train and score every row with every seed."""
     folder = arguments.output / path.name
     text = folder / "text.txt"
-    if not (folder / "data-bin").exists():
-        folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    if not text.exists():
         corpus = next(path.glob("corpus.jsonl*"))
         clear("prepare", corpus, "--dest", text, "--text-only", "--title-field", "title", "--split-sentences")
+    if not (folder / "data-bin").exists():
         clear("prepare", text, "--dest", folder / "data-bin", "--tokenizer-dir", encoder)
-    documents = [block.split("\n") for block in text.read_text(encoding="utf-8").strip().split("\n\n")]
-    rows: dict[str, Any] = {UNTOUCHED: Untrained(encoder / "model.pt")}
+    documents = list(read_documents(text))
+    rows: dict[str, Any] = {"BM25": Terms("bm25"), "TF-IDF": Terms("tfidf"), UNTOUCHED: Untrained(encoder / "model.pt")}
     for name in arguments.rows:
-        if name.startswith("ours"):
-            rows[name] = Ours(NAMES[name], encoder, folder, arguments.seconds)
+        if NAMES[name] == MINED:
+            data = prepare_mined(folder, documents, encoder)
+            rows[name] = Ours(PAIRS, encoder, data, arguments.seconds, negatives=1)
+        elif name.startswith("ours"):
+            rows[name] = Ours(NAMES[name], encoder, folder / "data-bin", arguments.seconds)
         else:
             rows[name] = Theirs(NAMES[name], arguments.encoder, documents, arguments.seconds)
-    data = read_beir(path, "test")
+    # a query is no copy of the document with the same id, which retrieval would leave out
+    judged = replace(read_beir(path, "test"), identical=())
     similarities = read_sts_tasks(arguments.sts, STS)
     start = CachedEncoder.of(SentenceEncoder.from_pretrained(encoder / "model.pt", encoder))
-    untouched = values_of(start, data)
+    untouched = values_of(start, judged)
 
     def score(checkpoint: Path, row: Any, seed: int) -> Scores:
+        if isinstance(row, Terms):
+            found = score_baseline(row.kind, judged).scores
+            return {name: found[name] for name in ("nDCG@10", "MRR@10")}
         if isinstance(row, Untrained):
             return means(untouched) | sts_of(start, similarities)
         merged = checkpoint.with_name(f"merged.{seed}{checkpoint.suffix}")
@@ -225,7 +263,7 @@ def measure_collection(
         found = {}
         for end, one in (("", checkpoint), (", merged", merged)):
             scored = CachedEncoder.of(load(one))
-            values = values_of(scored, data)
+            values = values_of(scored, judged)
             low, high = bootstrap(values[:, NDCG : NDCG + 1] - untouched[:, NDCG : NDCG + 1], 1)
             all_scores = means(values) | sts_of(scored, similarities)
             found |= {f"{name}{end}": value for name, value in all_scores.items()}
@@ -233,6 +271,20 @@ def measure_collection(
         return found
 
     return measure(rows, seeds, arguments.output / "runs" / path.name, score, arguments.results, path.name)
+
+
+def prepare_mined(folder: Path, documents: Sequence[Sequence[str]], encoder: Path) -> Path:
+    """Write pairs of a title and the text below, mine a hard negative for each, and return the folder of the binarized rows."""
+    data, pairs, mined = folder / "mined-bin", folder / "pairs.tsv", folder / "mined"
+    if not data.exists():
+        rows = title_pairs(documents, random.Random(0))
+        pairs.write_text("".join(f"{title}\t{text}\n" for title, text in rows), encoding="utf-8")
+        own = ("--encoder", encoder / "model.pt", "--data-bin", encoder)
+        clear("mine", "--pairs", pairs, *own, "--margin", 0.05, "--dest", mined, "--overwrite")
+        others = (f"query={mined}/query.txt", f"negative1={mined}/negative1.txt")
+        lines = ("--document-start", ".", "--tokenizer-dir", encoder)
+        clear("prepare", mined / "positive.txt", "--paraphrase", *others, *lines, "--dest", data)
+    return data
 
 
 def load_theirs(folder: Path) -> Any:
@@ -258,6 +310,40 @@ def sts_of(encoder: CachedEncoder, similarities: Sequence[StsData]) -> Scores:
 def means(values: np.ndarray) -> Scores:
     """The two metrics of a table."""
     return {"nDCG@10": float(values[:, NDCG].mean()), "MRR@10": float(values[:, MRR].mean())}
+
+
+def draw(measured: dict[str, dict[str, list[dict[str, Any]]]], path: Path) -> None:
+    """Draw the change in nDCG@10 of every training and of its merge, a panel for each collection; the lines are intervals."""
+    with style.context((*STYLE, {"font.size": 6})):
+        figure = Figure(figsize=(2 * WIDTH, 2.6))
+        for axis, (collection, runs) in zip(
+            np.atleast_1d(figure.subplots(1, len(measured), sharey=True)), measured.items(), strict=True
+        ):
+            scores = {name: found for name, found in scores_of(runs).items() if "low" in found[0]}
+            base = scores_of(runs)[UNTOUCHED][0]["nDCG@10"]
+            for offset, end, mark in ((-0.15, "", "o"), (0.15, ", merged", "s")):
+                for place, found in enumerate(scores.values()):
+                    colour = "C0" if end else "C1"
+                    low, high = (np.mean([one[f"{bound}{end}"] for one in found]) for bound in ("low", "high"))
+                    axis.plot([low, high], [place + offset] * 2, color=colour, linewidth=0.8)
+                    changes = [one[f"nDCG@10{end}"] - base for one in found]
+                    label = (f"trained{end}" if end else "trained") if place == 0 else None
+                    axis.plot(
+                        changes,
+                        [place + offset] * len(changes),
+                        mark,
+                        color=colour,
+                        markersize=3,
+                        linestyle="",
+                        label=label,
+                    )
+            axis.axvline(0, color="grey", linewidth=0.6)
+            axis.set(
+                title=collection, xlabel="nDCG@10 minus untouched", yticks=range(len(scores)), yticklabels=list(scores)
+            )
+        axis.invert_yaxis()
+        axis.legend(loc="lower left", frameon=True)
+    save_figure(figure, path)
 
 
 def parse() -> argparse.Namespace:
