@@ -4,7 +4,7 @@ The order of a run:
 
 1. The settings are checked: ``check_run`` of the model, the task and the criterion.
 2. The model and the criterion are built; ``attach`` and ``complete`` prepare the model for the criterion's ``needs``.
-3. A checkpoint is checked (``check_checkpoint``) and loaded; then the run begins: ``begin``, ``begin_training``.
+3. A checkpoint is checked (``check_checkpoint``) and loaded; the run begins: ``begin`` of the task, which calls the model's.
 4. Each micro-batch is one forward pass of the model. Each update ends with ``after_update``.
 """
 
@@ -74,7 +74,7 @@ class ContrastiveModel(CheckedPart, Protocol):
     def complete(self, needs: Needs) -> None:
         """Freeze what the criterion does not use, and compile; called when the criterion has attached its parts."""
 
-    def begin_training(self) -> None:
+    def begin(self) -> None:
         """Copy the weights to the key encoders; called once for a run, after its start was loaded."""
 
     def after_update(self, *, overflowed: bool = False) -> None:

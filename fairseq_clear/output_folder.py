@@ -5,7 +5,7 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -14,20 +14,19 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.processes import NO_LOCKS, lock, unlock
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
-# Files that identify a data folder (of prepare or fairseq-preprocess), an export, a prepared GLUE folder or mined negatives.
-KNOWN_CONTENTS = ("clear.json", "dict.txt", "fairseq_clear.json", "glue.json", "merge.json", "mine.json")
+# Files that identify the folder of a command, as ``markers`` of ``output_folder``.
+DATA_FOLDER, EXPORT = ("train.idx", "shard0/train.idx"), ("fairseq_clear.json",)
 
 
 @contextmanager
-def output_folder(dest: Path, overwrite: bool) -> Iterator[Path]:
+def output_folder(dest: Path, overwrite: bool, markers: Sequence[str] = ()) -> Iterator[Path]:
     """Yield a temporary folder next to ``dest``; it becomes ``dest`` on success and is removed on any failure.
 
     Raises:
-        UserError: ``dest`` exists and ``overwrite`` is False, or it is not a data folder; another process is writing ``dest``;
-            or the disk is full.
+        UserError: ``dest`` must not be written, see ``check_destination``; another process is writing it; or the disk is full.
     """
     dest = Path(os.path.realpath(dest))
-    check_destination(dest, overwrite)
+    check_destination(dest, overwrite, markers)
     with partial_folder(dest) as (folder, check_signals):
         yield folder
         check_signals()
@@ -93,16 +92,24 @@ def scratch_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
-def check_destination(dest: Path, overwrite: bool) -> None:
-    """Raise UserError if ``dest`` must not be written."""
+def check_destination(dest: Path, overwrite: bool, markers: Sequence[str], *, for_fairseq: bool = False) -> None:
+    """Raise UserError if ``dest`` must not be written.
+
+    Args:
+        markers: a folder that ``overwrite`` may replace is empty, or holds one of these files.
+        for_fairseq: fairseq-train reads data in ``dest``.
+    """
+    if for_fairseq and os.pathsep in str(dest):
+        raise UserError(f"--dest {dest}: fairseq separates data folders by {os.pathsep!r}; give a path without it")
     if not dest.exists():
         return
     if not overwrite:
         raise UserError(f"{dest}: exists already; choose another --dest, or replace it with --overwrite")
     if not dest.is_dir():
         raise UserError(f"{dest}: is a file; --overwrite replaces folders only")
-    if any(dest.iterdir()) and not any((dest / name).is_file() for name in KNOWN_CONTENTS):
-        raise UserError(f"{dest}: holds neither clear.json nor dict.txt; --overwrite replaces data folders only")
+    if any(dest.iterdir()) and not any((dest / name).is_file() for name in markers):
+        what = f"has no {' or '.join(markers)}, so this command did not make it"
+        raise UserError(f"{dest}: {what}; --overwrite replaces nothing else: choose another --dest, or remove it")
 
 
 def _make_parents(folder: Path) -> list[Path]:

@@ -194,9 +194,9 @@ class Recipe:
         for weight in filter(lambda weight: weight.requires_grad, self.model.parameters()):
             weight.grad = torch.zeros_like(weight)  # allocated here, so that runs do not count it
 
-    def _run(self, texts: int, chunk: int) -> Step:
+    def _run(self, batch: int, chunk: int) -> Step:
         """Run a micro-batch of loaded items, spaced evenly from the shortest to the longest."""
-        picked = ((np.arange(texts) + 0.5) / texts * self.items).astype(int)
+        picked = ((np.arange(batch) + 0.5) / batch * self.items).astype(int)
         sample = self.collate([self._items[index] for index in picked])
         meter = Meter()
         for model in (self.model, *self.guides):
@@ -209,26 +209,26 @@ class Recipe:
             loss.backward()
         return Step(meter.flops, saved, meter.peak)
 
-    def step(self, texts: int, chunk: int) -> Step:
-        """Cost of a micro-batch of ``texts`` texts, encoded ``chunk`` tokens at a time (0: all at once).
+    def step(self, batch: int, chunk: int) -> Step:
+        """Cost of a micro-batch of ``batch`` texts, encoded ``chunk`` tokens at a time (0: all at once).
 
-        At most one chunk of texts is run, or LARGEST texts without chunks, and the costs are scaled up to ``texts``. With
+        At most one chunk of texts is run, or LARGEST texts without chunks, and the costs are scaled up to ``batch``. With
         chunks only the saved bytes grow, because the activations of one chunk at a time are in memory.
         """
         fewest = min(sum(lengths) for lengths in self.rows.values()) / self.items  # mean tokens per text
-        few = min(texts, math.ceil(chunk / fewest) if chunk else LARGEST)
-        ran, times = self.run(few, chunk), texts / few
+        few = min(batch, math.ceil(chunk / fewest) if chunk else LARGEST)
+        ran, times = self.run(few, chunk), batch / few
         peak = ran.peak + (times - 1) * ran.saved if chunk else times * ran.peak
         return Step(times * ran.flops, times * ran.saved, peak)
 
-    def gathered(self, texts: int) -> int:
-        """Number of vectors that a GPU sends to the others in a micro-batch of ``texts`` texts."""
+    def gathered(self, batch: int) -> int:
+        """Number of vectors that a GPU sends to the others in a micro-batch of ``batch`` texts."""
         if "views" not in self.rows or str(getattr(self.criterion.cfg, "negatives", "global")) == "batch":
             return 0
         rows = sum(self.criterion.gathered_rows(Batch.of(self.collate(self._items)).views).values())
         if self.criterion.key_encoder == "frozen":  # and the vectors of the frozen encoder
             rows *= 1 + (len(self.model.frozen_encoder.layers) if self.criterion.takes_every_layer else 1)
-        return round(rows * texts / self.items)
+        return round(rows * batch / self.items)
 
 
 def _loading_rate(dataset: Any, items: np.ndarray) -> float:
@@ -243,7 +243,7 @@ class Plan:
     """Cost of a recipe on ``gpus`` GPUs, see ``make_plan``."""
 
     gpus: int
-    texts: int  # per micro-batch and GPU
+    batch: int  # texts per micro-batch and GPU
     chunk: int  # tokens encoded at a time, the value of --encode-chunk-size; 0 for all
     state: float  # bytes of weights, gradients, masters, moments, copies of the encoder and queue on one GPU
     activations: float  # peak bytes of a micro-batch on one GPU
@@ -263,15 +263,15 @@ def make_plan(recipe: Recipe, gpus: int, memory: float, rate: float, global_batc
         UserError: the batch cannot be divided evenly or does not fit into memory, or the recipe has no number of updates.
     """
     updates, frequency = int(recipe.cfg.optimization.max_update), int(recipe.cfg.optimization.update_freq[0])
-    batch = (recipe.cfg.dataset.batch_size or 0) * frequency * gpus if global_batch is None else global_batch
+    total = (recipe.cfg.dataset.batch_size or 0) * frequency * gpus if global_batch is None else global_batch
     if not updates:
         raise UserError("optimization.max_update: the recipe has none; set it")
-    if batch < 1:
+    if total < 1:
         raise UserError("dataset.batch_size: the recipe has none; give --global-batch, the texts of an update")
-    if batch % (gpus * frequency):
+    if total % (gpus * frequency):
         what = f"--gpus {gpus} x optimization.update_freq {frequency}"
-        raise UserError(f"--global-batch {batch}: is not a multiple of {what}; give a multiple")
-    texts, (element, masters, _) = batch // (gpus * frequency), PRECISIONS[recipe.precision]
+        raise UserError(f"--global-batch {total}: is not a multiple of {what}; give a multiple")
+    batch, (element, masters, _) = total // (gpus * frequency), PRECISIONS[recipe.precision]
     trained = sum(weight.numel() for weight in recipe.model.parameters() if weight.requires_grad)
     models = (recipe.model, *recipe.guides)
     state = sum(tensor.nbytes for model in models for tensor in (*model.parameters(), *model.buffers()))
@@ -279,32 +279,32 @@ def make_plan(recipe: Recipe, gpus: int, memory: float, rate: float, global_batc
     if element == 2 and recipe.model.key_encoder is not None:  # its weights are float32; a 16-bit copy encodes
         state += sum(weight.nbytes / 2 for weight in recipe.model.key_encoder.parameters())
     guides = sum(int(model.args.encoder_embed_dim) for model in recipe.guides)  # the width of a guide's vectors
-    vectors, width = recipe.gathered(texts), recipe.model.projection_head.output_dim
+    vectors, width = recipe.gathered(batch), recipe.model.projection_head.output_dim
     has_gradient = getattr(recipe.criterion, "key_encoder", "") != "momentum"
     of_vectors = vectors * ((width * (1 + has_gradient) + guides) * element + 8)  # 8 for the hash of each text
     sent = (gpus - 1) * (2 * trained * element / gpus + frequency * of_vectors)
     received = gpus * vectors * (width * 8 + guides * 4)  # in float32, with gradients except the guide's
 
     def needed(chunk: int) -> float:
-        return state + received + recipe.step(texts, chunk).peak
+        return state + received + recipe.step(batch, chunk).peak
 
     chunk, limit = recipe.chunk, HEADROOM * memory
     if not chunk and needed(0) > limit:
         longest = max(max(lengths) for lengths in recipe.rows.values())
-        tokens = texts / recipe.items * max(sum(lengths) for lengths in recipe.rows.values())
+        tokens = batch / recipe.items * max(sum(lengths) for lengths in recipe.rows.values())
         chunk = 2 ** math.ceil(math.log2(longest))  # the smallest power of two that holds the longest row
         while 2 * chunk <= tokens and needed(2 * chunk) <= limit:
             chunk *= 2
     if needed(chunk) > limit:
         raise UserError(
-            f"--memory {memory / GIB:g}: {texts:,} texts need {needed(chunk) / GIB:.1f} GiB, and {HEADROOM:.0%} of the memory "
+            f"--memory {memory / GIB:g}: {batch:,} texts need {needed(chunk) / GIB:.1f} GiB, and {HEADROOM:.0%} of the memory "
             "may be used; raise optimization.update_freq, or lower --global-batch"
         )
-    step = recipe.step(texts, chunk)
+    step = recipe.step(batch, chunk)
     flops = frequency * step.flops
     seconds = flops / rate  # of an update
-    loaders = math.ceil(frequency * texts / seconds / recipe.loading)
-    return Plan(gpus, texts, chunk, state, received + step.peak, sent, flops, updates * seconds / 3600, loaders)
+    loaders = math.ceil(frequency * batch / seconds / recipe.loading)
+    return Plan(gpus, batch, chunk, state, received + step.peak, sent, flops, updates * seconds / 3600, loaders)
 
 
 def read_recipe(name: str, overrides: Sequence[str] = (), data: str = "") -> Any:
@@ -320,7 +320,8 @@ def read_recipe(name: str, overrides: Sequence[str] = (), data: str = "") -> Any
     path = Path(name) if name.endswith((".yaml", ".yml")) else RECIPES / example / "config" / f"{file}.yaml"
     if not path.is_file():
         known = sorted(f"{file.parent.parent.name}/{file.stem}" for file in RECIPES.glob("*/config/*.yaml"))
-        raise UserError(f"--config {name}: no such recipe; give a .yaml file or one of {', '.join(known)}")
+        others = f" or one of {', '.join(known)}" if known else ", as the repository's examples/ is not installed"
+        raise UserError(f"--config {name}: no such recipe; give a .yaml file{others}")
     cfg = OmegaConf.structured(FairseqConfig)
     OmegaConf.set_struct(cfg, False)
     try:

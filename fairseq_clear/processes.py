@@ -69,15 +69,23 @@ def holds(path: Path) -> bool:
 
 @contextmanager
 def locked(path: Path, message: str) -> Iterator[None]:
-    """Hold the lock of a file or folder inside the block; UserError with the message if another process holds it."""
+    """Hold the lock of a file or folder inside the block; UserError with the message if another process holds it.
+
+    On a file system without locks, nothing is locked.
+    """
+    file = None
     try:
         file = lock(path)
     except BlockingIOError:
         raise UserError(message) from None
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
     try:
         yield
     finally:
-        unlock(file)
+        if file is not None:
+            unlock(file)
 
 
 def _is_still(path: Path, file: int) -> bool:

@@ -1,6 +1,6 @@
 """Random numbers that depend only on seed, epoch, item and view, not on the process, the batch or the order of items.
 
-``Draws`` evaluates them for all positions of a batch at once: each is a hash of the names of what it is for, by nested
+``Draws`` computes them for all positions of a batch at once. Each number is a hash of seed, epoch, item and so on, by nested
 SplitMix64 (Steele, Lea and Flood 2014, *Fast splittable pseudorandom number generators*). ``rng_for`` makes a generator.
 """
 
@@ -42,7 +42,7 @@ def _fold(key: Keys, name: Any) -> Keys:
     Keys are hashed after each name. A sum that is linear in index and position would give row i + 1 the numbers of row i,
     shifted by one.
     """
-    if isinstance(name, int):  # with Python's integers: of scalars, numpy reports the overflow
+    if isinstance(name, int):  # Python integers, because numpy warns when a scalar overflows
         return mix_bits(key + np.uint64((name + 1) * _STEP % 2**64))
     names = np.atleast_1d(name).astype(np.uint64)
     return mix_bits(key + (names + np.uint64(1)) * _GAMMA)
@@ -74,7 +74,7 @@ class Draws:
         return cls(key)
 
     def fold(self, name: Any) -> "Draws":
-        """Independent draws, of a part of the work that is named by an integer, or by one for each row."""
+        """Independent draws for a part of the work, named by an integer, or by one integer for each row."""
         return Draws(_fold(self.key, name))
 
     def select(self, rows: Tokens) -> "Draws":
@@ -114,7 +114,7 @@ class Draws:
             chosen = (order & np.uint64(_NARROW - 1)).astype(np.int64)
         else:
             chosen = slots[np.lexsort((slots, random, rows))]
-        taken = slots < counts[rows]  # rows are in order, so here slots are ranks
+        taken = slots < counts[rows]  # rows are sorted, so slots are ranks here
         return rows[taken], chosen[taken], slots[taken]
 
     def choose_few(self, purpose: int, counts: Tokens, sizes: Tokens, most: int) -> tuple[Tokens, Tokens, Tokens]:
@@ -147,7 +147,7 @@ class _Seed(ISeedSequence):
 
 
 def rng_for(*names: int) -> np.random.Generator:
-    """Return the random generator of what these integers name, such as seed, epoch, index of the item and view.
+    """Return a random generator seeded with these integers, such as seed, epoch, index of the item and view.
 
     It depends on nothing else. It is for draws that concern a whole data set, and for functions that draw for one text.
     """

@@ -135,12 +135,14 @@ def rejected(capsys: pytest.CaptureFixture[str], command: Sequence[object], said
     """Check that ``fairseq-clear`` ends with status 2, and prints nothing but one line with ``said`` on standard error."""
     from fairseq_clear.cli.main import main
 
+    capsys.readouterr()  # of what ran before
     try:
         status = main([str(word) for word in command])
     except SystemExit as left:
         status = int(str(left.code))
     out, err = capsys.readouterr()
     assert (status, out, err.count("\n")) == (2, "", 1) and said in err, (command, status, out, err)
+    assert ("unrecognized" in said) == ("unrecognized" in err), err  # which repeats what was typed
 
 
 def run_workers(count: int, *command: str | Path, **options: Any) -> list[subprocess.CompletedProcess[str]]:
@@ -168,6 +170,14 @@ def make_data_bin(folder: Path) -> Path:
         *("--destdir", folder / "bin", "--workers", "1"),
     )
     return folder / "bin"
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    """The same random weights and inputs at every run, also where a test draws before it sets a seed."""
+    import torch
+
+    torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")

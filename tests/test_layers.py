@@ -4,6 +4,7 @@ import ast
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -128,6 +129,11 @@ def test_no_circle_of_files_or_folders() -> None:
     assert find_circle(folders) == []
 
 
+def test_names_of_files_are_unique() -> None:
+    names = Counter(path.name for path in PACKAGE.rglob("*.py") if path.name != "__init__.py")
+    assert [name for name, count in names.items() if count > 1] == []
+
+
 def test_what_the_checks_find() -> None:
     """Their negative controls."""
     assert find_circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
@@ -234,13 +240,6 @@ def test_importing_changes_nothing() -> None:
     assert package == {"fairseq_clear"}
     assert augmentations <= {"fairseq_clear", "numpy"}  # without torch
     assert "fairseq_clear" in objectives and not objectives & {"fairseq", "fairseq_cli", "omegaconf", "hydra"}
-
-
-@pytest.mark.slow
-def test_debug_logs_stay_off() -> None:
-    imports = "from fairseq_clear import SentenceEncoder, refine; sys.path.append('examples'); import measuring"
-    code = f"import logging, sys; {imports}; print(logging.root.level, logging.root.handlers)"
-    assert run(sys.executable, "-c", code, fresh=True).stdout == "30 []\n"
 
 
 REGISTERS = f"""

@@ -167,7 +167,7 @@ def test_a_guide_that_reads_less(guide: Path) -> None:
 def test_hours_and_the_chunk() -> None:
     recipe = recipe_of(*ALONE, "optimization.max_update=3600")
     plenty = make_plan(recipe, 2, 64 * GIB, 1e12, 4096)
-    assert (plenty.texts, plenty.chunk) == (2048, 0)
+    assert (plenty.batch, plenty.chunk) == (2048, 0)
     assert plenty.hours == pytest.approx(plenty.flops / 1e12)
     assert recipe.loading > 0 and plenty.loaders == math.ceil(2048 / (plenty.flops / 1e12) / recipe.loading)
     recipe.loading = 2048 / (plenty.flops / 1e12) / 3.5  # a core that makes so many texts a second
@@ -178,3 +178,9 @@ def test_hours_and_the_chunk() -> None:
     assert scarce.state + recipe.step(2048, 2 * scarce.chunk).peak > 0.9 * 0.06 * GIB
     with pytest.raises(UserError, match=r"--memory 0\.001: 2,048 texts need"):
         make_plan(recipe, 2, 0.001 * GIB, 1e12, 4096)
+
+
+def test_an_installation_without_recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairseq_clear.plan.RECIPES", tmp_path)
+    with pytest.raises(UserError, match="no such recipe; give a .yaml file, as the repository's examples/ is not"):
+        read_recipe("clear/base_256gpu")

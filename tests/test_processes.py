@@ -1,12 +1,13 @@
 """Two processes that write the same thing, and processes that are killed."""
 
+import errno
 import os
 import select
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,19 @@ def test_a_lock_ends_with_its_process_although_a_child_of_it_lives(kind: str, tm
         finally:
             os.kill(int(grandchild.read_text()), signal.SIGKILL)
     unlock(lock(path))
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EIO])
+def test_work_goes_on_without_locks(code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(code, "no lock")
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    with (
+        nullcontext() if code != errno.EIO else pytest.raises(OSError, match="no lock"),
+        locked(tmp_path / "lock", "busy"),
+    ):
+        assert not holds(tmp_path / "lock")
 
 
 def test_a_file_that_was_renamed_meanwhile_is_not_locked(tmp_path: Path) -> None:

@@ -74,8 +74,12 @@ def test_the_guide_has_the_same_run() -> None:
 def test_by_flags(by_flags: str, folder: Path) -> None:
     assert len(BY_FLAGS) == 5
     assert updates(folder / "checkpoints/first/checkpoint_last.pt") == 200
-    accuracy = [float(value) for value in re.findall(r"train_inner .*contrastive_accuracy=([\d.]+)", by_flags)]
+    accuracy, loss = (
+        [float(value) for value in re.findall(rf"train_inner .*?\b{name}=([\d.]+)", by_flags)]
+        for name in ("contrastive_accuracy", "loss")
+    )
     assert len(accuracy) == 10 and sum(accuracy[-3:]) / 3 > accuracy[0] + 0.06
+    assert sum(loss[-3:]) / 3 < loss[0] - 1, loss
     assert np.load(folder / "vectors.npy").shape == (2, 128)
     assert (folder / "encoder" / "modules.json").is_file()
 

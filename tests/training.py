@@ -1,5 +1,6 @@
 """fairseq's own trainer on batches that a test chooses, in this process or in several workers."""
 
+import logging
 import pickle
 import random
 import shutil
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 import torch
 from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
@@ -140,6 +142,15 @@ def build(data: Path | str, *flags: str, world_size: int = 1) -> tuple[Trainer, 
     criterion = task.build_criterion(cfg.criterion)
     task.load_dataset("train")
     return Trainer(cfg, task, model, criterion), task.dataset("train")
+
+
+def refuses(caplog: Any, said: str, *arguments: Any, of: Callable[..., object] = build) -> None:
+    """Check that ``build``, or another function, ends the run with status 2 and one error line, which has ``said``."""
+    caplog.clear()
+    with pytest.raises(SystemExit) as left:
+        of(*arguments)
+    errors = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+    assert left.value.code == 2 and len(errors) == 1 and said in errors[0] and "\n" not in errors[0], errors
 
 
 @dataclass(frozen=True)

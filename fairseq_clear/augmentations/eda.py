@@ -77,7 +77,7 @@ def draws_synonyms(knobs: Mapping[str, KnobValue]) -> bool:
 
 def _replace(texts: Ragged, draws: Draws, symbols: Symbols, alpha: float) -> tuple[Ragged, Tokens]:
     """Synonym replacement: replace random words by one of their synonyms."""
-    words = Words(texts, symbols)
+    words = Words.of(texts, symbols)
     counts = _counts(alpha, words.ordinary, draws)
     return replace_words(texts, words, counts, _budgets(texts.lengths, alpha), draws, symbols)
 
@@ -87,15 +87,15 @@ def _insert(texts: Ragged, draws: Draws, symbols: Symbols, alpha: float) -> tupl
 
     Insertions from the first that would exceed the budget are skipped.
     """
-    table, words, size = symbols.table, Words(texts, symbols), len(texts)
+    table, words, size = symbols.table, Words.of(texts, symbols), len(texts)
     found = np.flatnonzero(words.rows >= 0)
-    sizes = np.bincount(words.texts[found], minlength=size)  # (R,) words with synonyms
+    sizes = np.bincount(words.text_of[found], minlength=size)  # (R,) words with synonyms
     counts = np.where(sizes > 0, _counts(alpha, words.ordinary, draws), 0)
     rows = np.repeat(np.arange(size), counts)
     number = np.arange(len(rows)) - (counts.cumsum() - counts)[rows]
     chosen = found[(sizes.cumsum() - sizes)[rows] + _below(sizes[rows], draws, PLACE, rows, number)]
     drawn = draw_alternatives(words.rows[chosen], draws.uniform(WORD, rows, number), table)
-    spaces = np.bincount(words.texts, minlength=size)  # (R,) words, so places but the end
+    spaces = np.bincount(words.text_of, minlength=size)  # (R,) words, so places but the end
     place = _below(spaces[rows] + 1, draws, BETWEEN, rows, number)
     at_end = place == spaces[rows]
     word = np.where(at_end, 0, (spaces.cumsum() - spaces)[rows] + place)
@@ -118,7 +118,7 @@ def _insert(texts: Ragged, draws: Draws, symbols: Symbols, alpha: float) -> tupl
 
 def _swap(texts: Ragged, draws: Draws, symbols: Symbols, alpha: float) -> tuple[Ragged, Tokens]:
     """Random swap: swap two random words, several times."""
-    words = Words(texts, symbols)
+    words = Words.of(texts, symbols)
     ordinary, sizes = np.flatnonzero(~words.is_special), words.ordinary
     first = sizes.cumsum() - sizes
     counts = np.where(sizes > 1, _counts(alpha, sizes, draws), 0)
@@ -136,17 +136,17 @@ def _swap(texts: Ragged, draws: Draws, symbols: Symbols, alpha: float) -> tuple[
 
 def _delete(texts: Ragged, draws: Draws, symbols: Symbols, alpha: float) -> tuple[Ragged, Tokens]:
     """Random deletion: remove each word with probability alpha. If none would be left, keep one, drawn uniformly."""
-    words = Words(texts, symbols)
-    first = np.searchsorted(words.texts, words.texts)  # the first word of each one's text
-    u = draws.uniform(PLACE, words.texts, np.arange(len(words.texts)) - first)
+    words = Words.of(texts, symbols)
+    first = np.searchsorted(words.text_of, words.text_of)  # the first word of each one's text
+    u = draws.uniform(PLACE, words.text_of, np.arange(len(words.text_of)) - first)
     stays = words.is_special | (u >= alpha)
-    left = np.bincount(words.texts[stays & ~words.is_special], minlength=len(texts))
+    left = np.bincount(words.text_of[stays & ~words.is_special], minlength=len(texts))
     lost = np.flatnonzero((words.ordinary > 0) & (left == 0))
     kept = np.floor(draws.per_row(WORD)[lost] * words.ordinary[lost]).astype(np.int64)
     ordinary = np.flatnonzero(~words.is_special)
     stays[ordinary[(words.ordinary.cumsum() - words.ordinary)[lost] + kept]] = True
     source = np.flatnonzero(np.repeat(stays, words.lengths))
-    lengths = np.bincount(words.texts[stays], words.lengths[stays], len(texts)).astype(np.int64)
+    lengths = np.bincount(words.text_of[stays], words.lengths[stays], len(texts)).astype(np.int64)
     return Ragged.of_lengths(texts.tokens[source], lengths), source
 
 

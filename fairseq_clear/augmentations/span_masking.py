@@ -7,9 +7,9 @@ characters. ``--augment-texts positives`` leaves the other copy as it is.
 
 ``mask_slices``: Nguyen, *Investigating Views for Contrastive Learning of Language Representations*. The poster describes
 the view only by examples: "I <MASK> the bakery <MASK> loaf of bread", "I went to <MASK> to buy a <MASK>", "It was <MASK>
-crispy and <MASK>". Read here as: two disjoint slices, placed uniformly, each a fifth of the text (2 + 3 of 11 and 1 + 1 of
-6 words are gone), and each becomes one ``<mask>``, whatever its length; slices that touch become one. The symbol is the
-pretrained encoder's own ``<mask>``, as printed, not CLEAR's ``<del>``.
+crispy and <MASK>". Read here as: two disjoint slices, placed uniformly, each a fifth of the text (in its
+examples, 5 of 11 and 2 of 6 words), and each becomes one ``<mask>``, whatever its length; slices that touch become one. The
+symbol is the pretrained encoder's own ``<mask>``, as printed, not CLEAR's ``<del>``.
 """
 
 import numpy as np

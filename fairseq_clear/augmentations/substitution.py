@@ -26,7 +26,7 @@ def substitute_words(texts: Ragged, draws: Draws, *, symbols: Symbols, ratio: fl
     The view of a text with n tokens has at most n + ceil(ratio * n) tokens. Replacements that lengthen the text are skipped,
     in random order, until the result fits.
     """
-    words = Words(texts, symbols)
+    words = Words.of(texts, symbols)
     counts = round_randomly(ratio * words.ordinary, draws.per_row(SIZE))
     return replace_words(texts, words, counts, np.ceil(ratio * texts.lengths).astype(np.int64), draws, symbols)
 
@@ -37,7 +37,7 @@ def replace_words(
     """Replace up to ``counts`` (R,) words by one of their alternatives; a text grows by at most its budget (R,)."""
     table = symbols.table
     replaceable = np.flatnonzero(words.rows >= 0)
-    sizes = np.bincount(words.texts[replaceable], minlength=len(texts))  # (R,)
+    sizes = np.bincount(words.text_of[replaceable], minlength=len(texts))  # (R,)
     rows, slots, ranks = draws.choose(PLACE, np.minimum(counts, sizes), sizes)  # sorted by text, then in random order
     chosen = replaceable[(sizes.cumsum() - sizes)[rows] + slots]  # (K,) words
     alternatives = draw_alternatives(words.rows[chosen], draws.uniform(WORD, rows, ranks), table)
@@ -63,7 +63,7 @@ def count_words(before: Ragged, after: Ragged, source: Tokens, symbols: Symbols)
     A word is unchanged if each of its pieces occurs exactly once in the view. A word with no piece in the view counts as
     deleted, not as replaced. Special symbols are not words.
     """
-    words = Words(before, symbols)
+    words = Words.of(before, symbols)
     if not len(words.starts):
         return words.ordinary, np.zeros_like(words.ordinary)
     is_old = source >= 0
@@ -73,7 +73,7 @@ def count_words(before: Ragged, after: Ragged, source: Tokens, symbols: Symbols)
     changed[old[before.tokens[old] != after.tokens[is_old]]] = True
     is_left = np.logical_or.reduceat(came_out > 0, words.starts)  # (W,)
     is_replaced = np.logical_or.reduceat(changed, words.starts) & is_left & ~words.is_special  # (W,)
-    return words.ordinary, np.bincount(words.texts[is_replaced], minlength=len(before))
+    return words.ordinary, np.bincount(words.text_of[is_replaced], minlength=len(before))
 
 
 def _fitting(growth: Tokens, rows: Tokens, budgets: Tokens) -> npt.NDArray[np.bool_]:
@@ -102,5 +102,5 @@ def _splice(
     source[new] = words.starts[chosen].repeat(piece_counts)
     tokens = texts.tokens[source]
     tokens[new] = table.alternative_pieces[ranges(table.alternative_offsets[alternatives], piece_counts)]
-    growth = np.bincount(words.texts[chosen], piece_counts - words.lengths[chosen], len(texts)).astype(np.int64)
+    growth = np.bincount(words.text_of[chosen], piece_counts - words.lengths[chosen], len(texts)).astype(np.int64)
     return Ragged.of_lengths(tokens, texts.lengths + growth), source

@@ -18,10 +18,19 @@ class Words:
     Attributes:
         starts: (W,) positions in ``texts.tokens`` where words begin.
         lengths: (W,) number of pieces of each word.
-        texts: (W,) the text of each word.
+        text_of: (W,) the text of each word.
         is_special: (W,) bool, whether the word is a special symbol.
         ordinary: (R,) number of words of each text that are not special.
     """
+
+    @classmethod
+    def of(cls, texts: Ragged, symbols: Symbols) -> "Words":
+        """The words of a batch, which keeps them: a substitution and the count of what it changed both need them."""
+        known, words = texts.__dict__.get("_words", (None, None))
+        if known is not symbols:
+            words = cls(texts, symbols)
+            texts.__dict__["_words"] = symbols, words
+        return words
 
     def __init__(self, texts: Ragged, symbols: Symbols) -> None:
         self._tokens, self._table = texts.tokens, symbols.table
@@ -32,9 +41,9 @@ class Words:
         begins[texts.offsets[:-1][texts.lengths > 0]] = True
         self.starts = np.flatnonzero(begins)
         self.lengths: Tokens = np.concatenate([self.starts[1:], [len(texts.tokens)]]) - self.starts
-        self.texts: Tokens = texts.rows[self.starts]
+        self.text_of: Tokens = texts.rows[self.starts]
         self.is_special: npt.NDArray[np.bool_] = is_special[self.starts]
-        self.ordinary: Tokens = np.bincount(self.texts[~self.is_special], minlength=len(texts))
+        self.ordinary: Tokens = np.bincount(self.text_of[~self.is_special], minlength=len(texts))
 
     @cached_property
     def rows(self) -> Tokens:

@@ -10,7 +10,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "prepare:Prepare",
         "turn raw text into a folder that fairseq-train reads: tokenizer, dict.txt, binarized train and valid",
     ),
-    "synonyms": ("prepare:Synonyms", "make the table that --augment subs draws from, for a data folder"),
+    "synonyms": ("prepare:Synonyms", "make the table of synonyms for --augment subs and eda, for a data folder"),
     "translate": (
         "translate:Translate",
         "translate every line of a text with a model of fairseq, CTranslate2, Hugging Face, or your own function",
@@ -20,8 +20,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "translate every line of a text into another language and back, for paraphrases as views",
     ),
     "mine": (
-        "retrieval:Mine",
-        "find hard negatives for pairs with an encoder: other passages that it takes for answers of the query",
+        "ranking:Mine",
+        "find hard negatives for pairs of query and passage: other passages that an encoder ranks near the query",
     ),
     "views": (
         "views:Views",
@@ -31,7 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "flow": ("flow:FitFlow", "fit BERT-flow to sentence vectors, for --flow of embed, sts and other evaluations"),
     "sts": ("evaluation:Sts", "correlate the cosine of sentence vectors with human similarity scores"),
     "retrieval": (
-        "retrieval:Retrieval",
+        "ranking:Retrieval",
         "find the passage that answers a query, with labelled data or with documents of your own; TF-IDF and BM25 too",
     ),
     "senteval": ("evaluation:Senteval", "train classifiers on frozen vectors: SentEval's transfer and probing tasks"),
@@ -51,10 +51,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "conversion:Export",
         "write a checkpoint for transformers, sentence-transformers or stock fairseq, and check it",
     ),
-    "merge": ("conversion:Merge", "mean the weights of two encoders, such as one before and after refining"),
+    "merge": ("conversion:Merge", "average the weights of two encoders, such as one before and after refining"),
     "plot": ("plot:Plot", "draw training curves, STS by layer, or pairs on a map"),
     "plan": (
-        "plan:Plan",
+        "planning:Plan",
         "estimate memory, bytes sent and hours of a recipe on N GPUs, and choose --encode-chunk-size",
     ),
     "doctor": (

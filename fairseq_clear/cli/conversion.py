@@ -17,7 +17,7 @@ FORMATS = ("hf", "sentence-transformers", "fairseq")
 class Export(Command):
     """Write the encoder of a checkpoint in the format of another library.
 
-    Projection head, queue, guide, key encoder and the row of <del> are left out.
+    Projection head, queue, frozen encoder, key encoder and the row of <del> are left out.
 
       hf                     config.json, model.safetensors (with MLM head) and tokenizer: AutoModel, AutoTokenizer
       sentence-transformers  the same without MLM head; with the pooling, and with normalization, length of texts, prompts
@@ -35,7 +35,7 @@ fairseq-clear export checkpoint_best.pt --data-bin data-bin --format hf --dest e
 fairseq-clear export checkpoint_best.pt --data-bin data-bin --format fairseq --dest roberta"""
 
     checkpoint: Path = setting(
-        "checkpoint of clear_roberta or of fairseq's roberta", metavar="CHECKPOINT", positional=True
+        "checkpoint of clear_roberta, clear_hf or fairseq's roberta", metavar="CHECKPOINT", positional=True
     )
     data_bin: str = setting("folder with the dict.txt (and the tokenizer) of the checkpoint", metavar="DIR")
     format: str = setting("format to write, as described above", choices=FORMATS)
@@ -89,7 +89,7 @@ class Import(Command):
     """Make a checkpoint of a local Hugging Face folder, or of a roberta archive of fairseq, in DEST.
 
     DEST holds a checkpoint (model.pt), dict.txt and the tokenizer: other commands take it as --data-bin and --tokenizer-dir.
-    With --arch clear_hf the encoder stays as it is, of any family that transformers has. By default, BERT, RoBERTa,
+    With --arch clear_hf the encoder stays as it is, of any family of encoders that transformers has. By default, BERT, RoBERTa,
     DistilRoBERTa, XLM-R or MiniLM is converted to clear_roberta, which --format fairseq exports as a stock RoBERTa; an archive
     (a .tar.gz or its folder) is copied unchanged. No code of the folder is run.
 
@@ -123,7 +123,7 @@ fairseq-clear import roberta.base.tar.gz --dest roberta --gpt2-encoder-json enco
     )
     gpt2_encoder_json: Path | None = setting("GPT-2's encoder.json, for a roberta archive without it", None)
     gpt2_vocab_bpe: Path | None = setting("GPT-2's vocab.bpe, with --gpt2-encoder-json", None)
-    overwrite: bool = setting("replace DEST if it is a data folder", False)
+    overwrite: bool = setting("replace DEST if it is a folder of this command", False)
 
     def run(self) -> int:
         """Import the model; print notes and the comparison."""

@@ -46,7 +46,9 @@ torchrun --nproc-per-node 8 -m fairseq_clear.cli embed big.txt --checkpoint ck.p
     input: str = setting(
         "UTF-8 text, or .jsonl, also .gz or .xz; - for text on standard input", metavar="INPUT", positional=True
     )
-    checkpoint: Path = setting("checkpoint of clear_roberta, trained with any criterion, or of fairseq's roberta")
+    checkpoint: Path = setting(
+        "checkpoint of clear_roberta or clear_hf, trained with any criterion, or of fairseq's roberta"
+    )
     data_bin: str = setting("folder with the dict.txt (and the tokenizer) of the checkpoint", metavar="DIR")
     text_field: str = setting("name of the field of a .jsonl record that holds its text", "text")
     output: Path | None = setting(
@@ -164,9 +166,14 @@ def input_file(name: str) -> Iterator[Path]:
     if name != "-" and (path.is_file() or path.is_dir() or not path.exists()):
         yield path
         return
-    opened = nullcontext(sys.stdin.buffer) if name == "-" else path.open("rb")  # a pipe, such as <(zcat big.gz)
     with scratch_folder() as folder:
         spooled = folder / "input.txt"
-        with opened as stream, spooled.open("wb") as file:
-            shutil.copyfileobj(stream, file)
+        try:
+            # a pipe, such as <(zcat big.gz)
+            opened = nullcontext(sys.stdin.buffer) if name == "-" else path.open("rb")
+            with opened as stream, spooled.open("wb") as file:
+                shutil.copyfileobj(stream, file)
+        except OSError as error:
+            what = f"cannot copy it to {folder} ({error.strerror or error}); set TMPDIR to another folder"
+            raise UserError(f"{name}: {what}") from None
         yield spooled

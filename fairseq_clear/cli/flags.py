@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fairseq_clear.evaluation.encoders import CachedEncoder
 
 Settings = TypeVar("Settings")
-PAIRS = "queries and passages (give one of these)"
+PAIRS = "queries and passages"
 METAVARS = {int: "N", float: "X", str: "NAME", Path: "FILE"}
 TOKENIZER_HELP = (
     "tokenizer: 'whitespace', a sentencepiece FILE.model, or GPT-2's encoder.json,vocab.bpe; needed for a folder written by "

@@ -80,7 +80,7 @@ fairseq-clear plan --config my.yaml ++model.encoder_layers=6 --gpus 4 --data-bin
         for plan in plans:
             state, activations, sent = plan.state / GIB, plan.activations / GIB, plan.sent / 2**20
             print(
-                f"{plan.gpus:6,} {plan.texts:11,} {plan.chunk:8,} {state:10.2f} {activations:16.2f} {sent:9,.1f} "
+                f"{plan.gpus:6,} {plan.batch:11,} {plan.chunk:8,} {state:10.2f} {activations:16.2f} {sent:9,.1f} "
                 f"{plan.flops:11.3g} {plan.hours:9,.1f} {plan.gpus * plan.hours:10,.0f} {plan.loaders:8}"
             )
         return 0

@@ -20,7 +20,7 @@ SUFFIXES = (".png", ".svg", ".pdf")
 class Picture(Command):
     """Base class of the pictures."""
 
-    labels: tuple[str, ...] | None = setting("names in the legend, one for each entry", None, metavar="TEXT")
+    labels: tuple[str, ...] | None = setting("names in the legend, one for each log or encoder", None, metavar="TEXT")
     output: Path = setting("picture to write: NAME.png, NAME.svg or NAME.pdf", metavar="NAME.SUFFIX")
     overwrite: bool = setting("replace an existing picture", False)
 
@@ -105,7 +105,7 @@ class Embedding(Layers):
 
 @dataclass(kw_only=True)
 class Plot(Command):
-    """Draw a picture at the width of a paper's column, legible to colour-blind readers and in grey."""
+    """Draw a figure as wide as a column of a paper, readable for colour-blind readers and in greyscale."""
 
     EXAMPLES: ClassVar[str] = """
 fairseq-clear plot curves clear/train.log roberta/train.log --output curves.pdf

@@ -35,7 +35,7 @@ fairseq-clear prepare wiki.*.txt.xz --dest data-bin --document-start '^ = [^=]' 
 fairseq-clear prepare articles/*.txt --dest data-bin --document-start file --split-sentences paragraphs
 fairseq-clear prepare train.jsonl --valid valid.jsonl --dest data-bin --shards 8    # shard0 ... shard7
 fairseq-clear prepare corpus.txt --dest data-bin --gpt2-encoder-json encoder.json --gpt2-vocab-bpe vocab.bpe \
-    --dict roberta.base/dict.txt                                                    # goes on from roberta.base
+    --dict roberta.base/dict.txt                                                    # continues from roberta.base
 fairseq-clear prepare corpus.txt --dest data-bin --tokenizer-dir minilm   # what `import` made
 fairseq-clear prepare rte.txt --paraphrase de=rte.de.txt zh=rte.zh.txt --dest data-bin  # --views paraphrase:de,zh"""
 
@@ -53,7 +53,7 @@ fairseq-clear prepare rte.txt --paraphrase de=rte.de.txt zh=rte.zh.txt --dest da
 
 @dataclass(kw_only=True)
 class Synonyms(Command):
-    """Build the table of synonyms that --augment subs draws from, for the vocabulary of a data folder."""
+    """Build the table of synonyms that --augment subs and eda use, for the vocabulary of a data folder."""
 
     data_bin: Path = setting("data folder of `fairseq-clear prepare`", metavar="DIR")
     source: str = setting(

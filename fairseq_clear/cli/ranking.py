@@ -24,11 +24,13 @@ from fairseq_clear.files import corpus_files, hash_files, versions, write_json
 from fairseq_clear.output_folder import check_destination, output_folder, scratch_folder
 from fairseq_clear.preparation.corpus_reading import TextSource
 from fairseq_clear.preparation.prepare_settings import DocumentSettings
-from fairseq_clear.settings import setting
+from fairseq_clear.settings import flag_name, setting
 from fairseq_clear.shared_work import join_workers
 
 if TYPE_CHECKING:
     from fairseq_clear.evaluation.encoders import CachedEncoder
+
+MINE_JSON = "mine.json"
 
 
 @dataclass(kw_only=True)
@@ -61,7 +63,7 @@ fairseq-clear retrieval --pairs pairs.tsv --query-prefix "query: " --encoder che
         exclusive=PAIRS,
         group=PAIRS,
     )
-    split: str = setting("with --data, the qrels to use", "test", group=PAIRS)
+    split: str | None = setting("with --data, the qrels to use (default: test)", None, group=PAIRS)
     count: int | None = setting(
         "with --documents, use at most N of them, drawn with --seed (default: all)", None, least=2, group=PAIRS
     )
@@ -77,10 +79,13 @@ fairseq-clear retrieval --pairs pairs.tsv --query-prefix "query: " --encoder che
         from fairseq_clear.evaluation.retrieval import score_baseline
 
         choose_device(self.device)
-        if self.count is not None and not self.documents:
-            raise UserError(f"--count {self.count}: chooses among --documents; leave it out for other data")
+        kinds = dict.fromkeys(("count", *(item.name for item in fields(DocumentSettings))), "documents")
+        for item in fields(self):
+            kind, value = (kinds | {"split": "data"}).get(item.name), getattr(self, item.name)
+            if kind and not getattr(self, kind) and value != item.default:
+                raise UserError(f"{flag_name(item)} {value}: belongs to --{kind}; leave it out for other data")
         if self.data is not None:
-            data = read_beir(self.data, self.split)
+            data = read_beir(self.data, self.split or "test")
         elif self.pairs is not None:
             data = read_pairs_file(self.pairs)
         elif self.documents:
@@ -152,7 +157,7 @@ fairseq-clear mine --pairs pairs.tsv --candidates corpus.txt --encoder bert/mode
         from fairseq_clear.text.sentence_folders import DOCUMENT, QUERY, prompt_for
 
         self.check()
-        check_destination(self.dest, self.overwrite)
+        check_destination(self.dest, self.overwrite, (MINE_JSON,))
         device = choose_device(self.device)
         if self.pairs is None:
             raise UserError("no pairs: give --pairs")
@@ -167,7 +172,7 @@ fairseq-clear mine --pairs pairs.tsv --candidates corpus.txt --encoder bert/mode
         prefixes = {"query_prefix": self.query_prefix, "passage_prefix": self.passage_prefix}
         # The other workers encode the same blocks in turn, and write nothing.
         is_first = join_workers().rank == 0
-        opened = output_folder(self.dest, self.overwrite) if is_first else scratch_folder()
+        opened = output_folder(self.dest, self.overwrite, (MINE_JSON,)) if is_first else scratch_folder()
         with opened as folder:
             mined = mine_negatives(encoder, pairs, further, self, **prefixes, device=device)
             report = {
@@ -178,7 +183,7 @@ fairseq-clear mine --pairs pairs.tsv --candidates corpus.txt --encoder bert/mode
                 "versions": versions(),
                 "files": mined.write(folder),
             }
-            write_json(folder / "mine.json", report, flag="--dest")
+            write_json(folder / MINE_JSON, report, flag="--dest")
         counts = mined.describe()["counts"]
         print(f"{'; '.join(f'{what} {count:,}' for what, count in counts.items())}; wrote {self.dest}")
         return 0

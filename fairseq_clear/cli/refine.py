@@ -16,13 +16,13 @@ class Refine(Command, RefineSettings):
     context. Pairs are queries and the passages that answer them.
 
     FOLDER becomes a folder for sentence-transformers, with the checkpoint in FOLDER/checkpoint and the comparison in report.md,
-    report.json and report.png. The command of every step is printed before it runs. What is finished lies in FOLDER.partial:
-    after an interruption, the same command goes on there.
+    report.json and report.png. The command of every step is printed before it runs. Finished steps are kept in FOLDER.partial:
+    after an interruption, the same command resumes there.
 
     Part of the documents is held out. The untouched encoder, the refined one, TF-IDF and BM25 are compared by how well the
     title or first sentence of a held-out document finds the text after it, among many documents. Other queries of this kind
     choose what is exported: the refined encoder, a merge of its weights with the untouched ones, or the untouched encoder.
-    Differences of less than one standard error decide nothing.
+    Unless you give pairs, a difference of less than one standard error decides nothing.
 
     If you have queries and the passages that answer them, compare by those: --pairs. Text without documents of several
     sentences allows no comparison without --pairs or --sts; this is said before the training.

@@ -87,8 +87,9 @@ fairseq-clear views --data-bin data-bin --augment del-word --text 'The film was 
         folders = data_folders(self.data_bin)
         tokenizer = choose_tokenizer(self.tokenizer, folders[0], WhitespaceTokenizer)
         task = self.build_task(folders)
-        texts = task.load_sentences(self.split, self.epoch) if self.text is None else self.typed_texts(task, tokenizer)
-        maker = task.build_view_maker(texts)
+        typed = self.text is not None
+        sentences = self.typed_sentences(task, tokenizer) if typed else task.load_sentences(self.split, self.epoch)
+        maker = task.build_view_maker(sentences)
         items = len(maker.source.text_lengths)
         if self.start >= items:
             raise UserError(f"--start {self.start}: there are {items} texts, with index 0 to {items - 1}")
@@ -112,7 +113,7 @@ fairseq-clear views --data-bin data-bin --augment del-word --text 'The film was 
         cfg = ClearLMConfig(data=os.pathsep.join(map(str, folders)), **settings)
         return ClearLMTask(cfg, ClearLMTask.load_dict(cfg))
 
-    def typed_texts(self, task: "ClearLMTask", tokenizer: Tokenizer) -> Any:
+    def typed_sentences(self, task: "ClearLMTask", tokenizer: Tokenizer) -> Any:
         """Return the sentences of --text as a data set: of documents for views of documents, else of sentences."""
         import torch
         from fairseq.data import ListDataset
@@ -128,7 +129,7 @@ fairseq-clear views --data-bin data-bin --augment del-word --text 'The film was 
         if find_view_source(self.views)[0].needs_documents:
             return Documents([Lines(lines)], known.bos(), known.eos(), boundary=self.document_boundary, name="--text")
         dataset = ListDataset(lines, [len(line) for line in lines])
-        texts = SentenceDataset(dataset, known.bos(), known.eos(), self.tokens_per_sample, name="--text")
-        if not len(texts):
+        sentences = SentenceDataset(dataset, known.bos(), known.eos(), self.tokens_per_sample, name="--text")
+        if not len(sentences):
             raise UserError("--text: only blank text; give a sentence")
-        return texts
+        return sentences

@@ -42,7 +42,7 @@ class ClearMocoConfig(MaskingConfig):
 
 @register_criterion("clear_moco", dataclass=ClearMocoConfig)
 class ClearMocoCriterion(MaskingCriterion):
-    """CERT section 4.1 (Fang and Xie 2020, arXiv:2005.12766): the anchor is the query, its positive is encoded as the key.
+    """CERT section 4.1 (Fang et al. 2020, arXiv:2005.12766): the anchor is the query, its positive is encoded as the key.
 
     The queue is empty at first. Places that were never written are not candidates, so the queries of the first micro-batch are
     not counted. In training, the keys of all workers enter every worker's queue after the logits are computed. If an update
@@ -74,20 +74,20 @@ class ClearMocoCriterion(MaskingCriterion):
 
     def view_inputs(self, views: Views) -> dict[str, Any]:
         """Anchors go to the query encoder, positives to the key encoder; with ``symmetric``, both go to both."""
-        tokens, lengths, texts = views.tokens, views.lengths, views.texts
-        keys, key_lengths = tokens[texts:], lengths[texts:]
+        tokens, lengths, anchors = views.tokens, views.lengths, views.anchors
+        keys, key_lengths = tokens[anchors:], lengths[anchors:]
         if not self.cfg.symmetric:
-            queries, query_lengths = tokens[:texts], lengths[:texts]
-        elif keys.shape[0] == texts:
+            queries, query_lengths = tokens[:anchors], lengths[:anchors]
+        elif keys.shape[0] == anchors:
             queries, query_lengths = tokens, lengths
-            keys, key_lengths = torch.cat([keys, tokens[:texts]]), key_lengths + lengths[:texts]
+            keys, key_lengths = torch.cat([keys, tokens[:anchors]]), key_lengths + lengths[:anchors]
         else:
             raise UserError("--symmetric: needs view sources with one positive; leave it out")
         return {"views": queries, "view_lengths": query_lengths, "key_texts": keys, "key_lengths": key_lengths}
 
     def gathered_rows(self, views: Views) -> dict[str, int]:
         """The keys, in training only: validation does not change the queue."""
-        return {"keys": views.texts * (1 + self.cfg.symmetric)} if self.training else {}
+        return {"keys": views.anchors * (1 + self.cfg.symmetric)} if self.training else {}
 
     def contrast(
         self, vectors: dict[str, Tensor], views: Views, layouts: dict[str, Layout]
@@ -99,7 +99,7 @@ class ClearMocoCriterion(MaskingCriterion):
         keys = mean_of_positives(keys, len(queries))  # (Q, D)
         judged, judged_keys, judged_queue = queries, keys, queue.keys
         if self.guide is not None:
-            judged, judged_keys = self._guided(vectors["view_guides"], views.texts)  # (Q, G) each
+            judged, judged_keys = self._guided(vectors["view_guides"], views.anchors)  # (Q, G) each
             judged_queue = queue.guides
         same_text = None if self.cfg.keep_duplicates else (identity, queue.identities)
         excluded = Exclusion(identities=same_text, absent=~queue.is_written)
@@ -119,12 +119,12 @@ class ClearMocoCriterion(MaskingCriterion):
             self._check_now_and_then(queue, group)
         return loss, counted, statistics
 
-    def _guided(self, vectors: Tensor, texts: int) -> tuple[Tensor, Tensor]:
+    def _guided(self, vectors: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Select the guide's vectors of queries and of keys, (Q, G) each, from its vectors of all views, (N + N * P, G)."""
-        anchors, positives = vectors[:texts], vectors[texts:]
+        anchors, positives = vectors[:count], vectors[count:]
         if self.cfg.symmetric:
             return vectors, torch.cat([positives, anchors])
-        return anchors, mean_of_positives(positives, texts)
+        return anchors, mean_of_positives(positives, count)
 
     def _check_now_and_then(self, queue: KeyQueue, group: Any) -> None:
         self.batches += 1

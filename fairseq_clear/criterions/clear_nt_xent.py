@@ -54,7 +54,7 @@ class ClearNTXentCriterion(MaskingCriterion, InBatchCriterion):
 
     def gathered_rows(self, views: Views) -> dict[str, int]:
         """Return the number of queries (as many as candidates), and the number of hard negatives."""
-        queries = {"queries": self.sides * views.texts}
+        queries = {"queries": self.sides * views.anchors}
         return {**queries, "negatives": views.negative_identity.shape[0]} if self.has_hard_negatives else queries
 
     def contrast(
@@ -65,16 +65,16 @@ class ClearNTXentCriterion(MaskingCriterion, InBatchCriterion):
         The hard negatives of all texts are also candidates of every query (SimCSE, arXiv:2104.08821, eq. 5).
         """
         queries, keys = self.candidates_of(vectors["projections"], views, layouts)  # (Q, D), (K, D)
-        texts, layout = views.texts, layouts["queries"]
+        anchors, layout = views.anchors, layouts["queries"]
         identity = views.identity.repeat(self.sides)  # (Q,), Q = 2N or N
         key_identity = all_gather_rows(identity, layout)  # (K,)
-        own = torch.arange(self.sides * texts, device=queries.device) + layout.offset
+        own = torch.arange(self.sides * anchors, device=queries.device) + layout.offset
         if self.has_hard_negatives:
             hard_identity = all_gather_rows(views.negative_identity, layouts["negatives"])
             key_identity = torch.cat([key_identity, hard_identity])
         excluded, positive = (
             self.excluded(own, identity, key_identity),
-            own.roll(texts),
+            own.roll(anchors),
         )  # with one side, own is the positive
         counted = {}
         if self.margin is not None:
@@ -101,11 +101,11 @@ class ClearNTXentCriterion(MaskingCriterion, InBatchCriterion):
             views: the batch's views.
             layouts: as for ``contrast``.
         """
-        texts, hard = views.texts, views.negative_identity.shape[0]
+        count, hard = views.anchors, views.negative_identity.shape[0]
         last = vectors.shape[0] - hard
-        anchors, positives, negatives = vectors[:texts], vectors[texts:last], vectors[last:]
-        if texts:
-            positives = positives.view(texts, -1, positives.shape[-1]).mean(dim=1)  # (N, D), DeCLUTR section 3.1
+        anchors, positives, negatives = vectors[:count], vectors[count:last], vectors[last:]
+        if count:
+            positives = positives.view(count, -1, positives.shape[-1]).mean(dim=1)  # (N, D), DeCLUTR section 3.1
         queries, candidates = anchors, positives
         if self.sides == 2:
             queries = candidates = torch.cat([anchors, positives])  # (2N, D)

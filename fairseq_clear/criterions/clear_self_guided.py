@@ -26,17 +26,18 @@ class ClearSelfGuidedConfig(InBatchConfig):
         "sg: NT-Xent; opt1, opt2, opt3: its three simplifications (section 3.2); sg-opt is opt3", "sg-opt"
     )
     guide_pooling: ChoiceEnum(GUIDE_POOLINGS) = setting(  # type: ignore[valid-type]
-        "p: pooling of the guide's hidden states to one vector per layer (for SentEval: mean)", "max"
+        "p: pooling of the frozen encoder's hidden states to one vector per layer (for SentEval: mean)", "max"
     )
     guide_layers: str = setting(
-        "layers of the guide, 0 being the embeddings: all, or such as 4-6 or 0,3-5 (for SentEval: the upper ones)",
+        "layers of the frozen encoder, 0 being the embeddings: all, or such as 4-6 or 0,3-5 (for SentEval: the upper ones)",
         "all",
     )
-    guide_dropout: bool = setting("use dropout in the guide too, as the paper's public code does", False)
+    guide_dropout: bool = setting("use dropout in the frozen encoder too, as the paper's public code does", False)
     temperature: float = setting("tau > 0 divides the cosine (paper: 0.01)", 0.01)
     mlm_weight: float = setting("weight of an additional masked language model loss (paper: none)", 0.0)
     regularizer_weight: float = setting(
-        "lambda: weight of the squared distance between the encoder's and the guide's weights (paper: 0.1)", 0.1
+        "lambda: weight of the squared distance between the encoder's and the frozen encoder's weights (paper: 0.1)",
+        0.1,
     )
     frozen_layers: int = setting(
         "number of lowest layers that are not trained: 1 freezes layer 0, the embeddings (paper); 0 none", 1
@@ -53,7 +54,7 @@ class ClearSelfGuidedCriterion(InBatchCriterion):
 
     cfg: ClearSelfGuidedConfig
     key_encoder = "frozen"
-    candidates = "guide"
+    candidates = "layers"
 
     def __init__(self, cfg: ClearSelfGuidedConfig, task: Any) -> None:
         super().__init__(cfg, task)
@@ -70,35 +71,33 @@ class ClearSelfGuidedCriterion(InBatchCriterion):
 
     def view_inputs(self, views: Views) -> dict[str, Any]:
         """Anchors go to the tuned encoder, positives to the frozen one."""
-        tokens, lengths, texts = views.tokens, views.lengths, views.texts
-        inputs: dict[str, Any] = {"views": tokens[:texts], "view_lengths": lengths[:texts]}
-        inputs |= {"frozen_texts": tokens[texts:], "frozen_lengths": lengths[texts:]}
+        tokens, lengths, anchors = views.tokens, views.lengths, views.anchors
+        inputs: dict[str, Any] = {"views": tokens[:anchors], "view_lengths": lengths[:anchors]}
+        inputs |= {"frozen_texts": tokens[anchors:], "frozen_lengths": lengths[anchors:]}
         if not self.takes_every_layer:
-            inputs["layer_draw"] = views.draw.repeat_interleave(inputs["frozen_texts"].shape[0] // texts)
+            inputs["layer_draw"] = views.draw.repeat_interleave(inputs["frozen_texts"].shape[0] // anchors)
         return inputs
 
     def gathered_rows(self, views: Views) -> dict[str, int]:
-        """One sentence vector, one guide and one identity per text."""
-        return {"sentences": views.texts}
+        """One sentence vector, one vector of each layer, and one identity per text."""
+        return {"sentences": views.anchors}
 
     def contrast(
         self, vectors: dict[str, Tensor], views: Views, layouts: dict[str, Layout]
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Compute one of the objectives of section 3, over the sentences of this worker or of all workers."""
-        sentences, guides = vectors["projections"], vectors["layers"]  # (N, D), (N * P, L, D)
-        texts = sentences.shape[0]
-        if texts:
-            guides = guides.view(texts, -1, *guides.shape[1:]).mean(dim=1)  # (N, L, D)
+        sentences, layers = vectors["projections"], vectors["layers"]  # (N, D), (N * P, L, D)
+        count = sentences.shape[0]
+        if count:
+            layers = layers.view(count, -1, *layers.shape[1:]).mean(dim=1)  # (N, L, D)
         layout = layouts["sentences"]
-        all_sentences, all_guides = (
-            all_gather_rows(sentences, layout),
-            all_gather_rows(guides, layout),
-        )  # (K, D), (K, L, D)
+        all_sentences = all_gather_rows(sentences, layout)  # (K, D)
+        all_layers = all_gather_rows(layers, layout)  # (K, L, D)
         key_identity = all_gather_rows(views.identity, layout)
-        own = torch.arange(texts, device=sentences.device) + layout.offset
+        own = torch.arange(count, device=sentences.device) + layout.offset
         excluded = self.excluded(own, views.identity, key_identity)
         return self.objective.function(
-            sentences, guides, all_sentences, all_guides, own, temperature=self.cfg.temperature, excluded=excluded
+            sentences, layers, all_sentences, all_layers, own, temperature=self.cfg.temperature, excluded=excluded
         )
 
 

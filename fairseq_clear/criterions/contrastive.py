@@ -43,7 +43,7 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 ANCHOR_MLM = ChoiceEnum(["separate", "joint"])
-VECTORS = ("projections", "layers", "keys")  # outputs of ClearRobertaModel.forward that have one row per text
+VECTORS = ("projections", "layers", "keys")  # outputs of TextModel.forward that have one row per text
 
 
 @dataclass

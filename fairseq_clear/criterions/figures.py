@@ -74,5 +74,10 @@ def _log_uniformity(potential: Any, pairs: Any) -> None:
         metrics.log_scalar("_gaussian_potential", potential / pairs, pairs)
         metrics.log_derived(
             "uniformity",
-            lambda meters: round(math.log(max(float(meters["_gaussian_potential"].avg), 1e-30)), 3),
+            lambda meters: _rounded_log(meters["_gaussian_potential"].avg),
         )
+
+
+def _rounded_log(mean: Any) -> float:
+    """The logarithm of a meter's mean; 0, as fairseq's perplexity, of a meter that has counted nothing since its reset."""
+    return 0.0 if mean is None else round(math.log(max(float(mean), 1e-30)), 3)

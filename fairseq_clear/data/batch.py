@@ -96,7 +96,7 @@ class Views:
     counts: Mapping[str, int] = field(default_factory=dict)
 
     @property
-    def texts(self) -> int:
+    def anchors(self) -> int:
         """N, the number of anchors."""
         return int(self.identity.shape[0])
 

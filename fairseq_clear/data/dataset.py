@@ -54,6 +54,10 @@ class SizedDataset(FairseqDataset):
             sizes = sizes.astype(np.uint16)  # numpy sorts 16-bit integers by radix, in linear time
         return shuffled[np.argsort(sizes, kind="stable")].astype(np.int64)
 
+    def largest(self) -> int:
+        """Number of tokens of the largest item, also if fairseq drops it as too long."""
+        return int(self.totals.max(initial=0))
+
     def filter_indices_by_size(self, indices: Tokens, max_sizes: Any) -> tuple[Tokens, list[int]]:
         """Drop items longer than ``max_sizes``; returns the remaining and the dropped indices."""
         keep = self.sizes[indices] <= max_sizes
@@ -65,7 +69,7 @@ class SizedDataset(FairseqDataset):
             raise UserError(
                 "no text is left to train on: all are longer than --max-positions or --max-tokens, or --num-shards leaves none"
             )
-        largest = int(self.totals.max(initial=0))  # includes items that fairseq would drop as too long
+        largest = self.largest()
         if max_tokens is not None and largest > max_tokens:
             raise UserError(
                 f"--max-tokens {max_tokens}: the longest item has {largest} tokens, counting its masked copies and its views; "
@@ -92,7 +96,7 @@ class ClearDataset(SizedDataset):
     torch's data loader asks for the items of a whole batch at once (``__getitems__``). An item does not depend on its batch.
 
     Args:
-        texts: input of the masked language model; None without this model, or if it reads the anchors.
+        mlm_input: input of the masked language model; None without this model, or if it reads the anchors.
         masks: masks of the texts, or of the anchors; None without a masked language model.
         view_maker: makes the pairs; None without a contrastive term.
         order: (items,) random rank of each item. As in masked_lm, batches hold texts of similar length, and texts of equal
@@ -104,7 +108,7 @@ class ClearDataset(SizedDataset):
 
     def __init__(
         self,
-        texts: TokenSource | None,
+        mlm_input: TokenSource | None,
         masks: Masks | None,
         view_maker: ViewMaker | None,
         order: Tokens,
@@ -114,16 +118,16 @@ class ClearDataset(SizedDataset):
         contrastive: bool = True,
     ) -> None:
         super().__init__()
-        self.texts, self.masks = texts, masks
+        self.mlm_input, self.masks = mlm_input, masks
         self.view_maker, self.contrastive, self.joint = view_maker, contrastive, joint
         self.order, self.padding = order, padding
-        self.epoch = 0  # fairseq sets it for training data, from 1 on; validation data keep 0, as in masked_lm
+        self.epoch = 0  # fairseq sets it: from 1 on for training data, always 1 for validation data
         lengths = []
-        if masks is not None and texts is not None:
-            lengths += [np.asarray(texts.sizes, dtype=np.int64)] * masks.copies
+        if masks is not None and mlm_input is not None:
+            lengths += [np.asarray(mlm_input.sizes, dtype=np.int64)] * masks.copies
         if view_maker is not None and contrastive:
             lengths += list(view_maker.longest().T)
-        if masks is not None and view_maker is not None and texts is None and not joint:
+        if masks is not None and view_maker is not None and mlm_input is None and not joint:
             bounds = np.minimum(view_maker.source.text_lengths, view_maker.max_tokens)
             anchors = bounds[:, :: bounds.shape[1] // view_maker.source.anchors]  # (items, A)
             lengths += [*anchors.T] * masks.copies
@@ -147,8 +151,8 @@ class ClearDataset(SizedDataset):
         keys = np.repeat(indices * count, count) + np.tile(np.arange(count), len(indices))  # one for each anchor
         epochs = np.repeat(epoch, count) if np.ndim(epoch) else epoch
         copies: list[Any] = []  # masked texts and their targets, I rows each
-        if masks is not None and self.texts is not None:
-            texts = self.texts.rows(indices)
+        if masks is not None and self.mlm_input is not None:
+            texts = self.mlm_input.rows(indices)
             copies += [masks(texts, epoch, indices, copy) for copy in range(masks.copies)]
         elif masks is not None and maker is not None and not self.joint:
             anchors = (maker.pairs(indices, epoch) if made is None else made.pairs).anchors().cut(maker.max_tokens)

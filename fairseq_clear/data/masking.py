@@ -1,7 +1,7 @@
 """Masks texts, and anchors of documents (DeCLUTR, section 3.2), for the masked language model.
 
-The masks have the distribution of fairseq's MaskTokensDataset. Without views they are exactly its masks, so that a run with
-``--contrastive-weight 0`` is masked_lm; with views, a batch gets its masks at once.
+The masks have the distribution of fairseq's MaskTokensDataset. Without views they are identical to its masks, so that a run
+with ``--contrastive-weight 0`` equals masked_lm. With views, the masks of a batch are computed together.
 
 DeCLUTR: "We implement the MLM objective [...] on each anchor span in a minibatch and sum the losses". It does not say
 whether the anchor that is embedded is masked. Its code masks anchors in place and embeds the masked ones; ``joint`` does the
@@ -48,10 +48,10 @@ class Masks:
     """
 
     def __init__(self, cfg: Any, dictionary: Dictionary, *, as_stock: bool) -> None:
-        # not omegaconf's: that takes 10 us to read a setting, and these are read for every text
+        # a plain namespace: omegaconf takes 10 us to read a setting, and these are read for every text
         self.cfg = SimpleNamespace(**{name: getattr(cfg, name) for name in ("data", "seed", *SETTINGS)})
         self.dictionary = dictionary
-        # settings of the wav2vec family, which nobody uses for text
+        # settings for wav2vec, unusual for text
         self.is_unusual = cfg.mask_multiple_length > 1 or cfg.mask_stdev > 0
         self.as_stock = as_stock or self.is_unusual
         self.copies: int = cfg.mlm_copies
@@ -114,7 +114,7 @@ class Masks:
         return source, target
 
     def _replayed(self, texts: Ragged, names: Sequence[tuple[int, int, int]]) -> tuple[Ragged, Ragged]:
-        """The masks of MaskTokensDataset, by the draws that it makes; several times as fast as itself."""
+        """Compute the masks of MaskTokensDataset by repeating its draws, several times as fast."""
         cfg = self.cfg
         changed = cfg.random_token_prob + cfg.leave_unmasked_prob
         has_random, has_both = cfg.random_token_prob > 0, min(cfg.random_token_prob, cfg.leave_unmasked_prob) > 0
@@ -123,7 +123,7 @@ class Masks:
         for begin, size, name in zip(begins, lengths, names, strict=False):
             rng = np.random.default_rng(int(hash(name) % 1e6))
             chosen = rng.choice(size, int(cfg.mask_prob * size + rng.random()), replace=False)
-            chosen.sort()  # of each text's positions, in order; so are the random tokens below
+            chosen.sort()  # ascending within a text; fairseq draws the random tokens in this order too
             is_other = rng.random(size)[chosen] < changed if changed > 0 else np.zeros(len(chosen), np.bool_)
             stays = is_other
             if has_both:
@@ -148,7 +148,7 @@ class Masks:
         return Ragged(source, texts.offsets), Ragged(target, texts.offsets)
 
     def _by_fairseq(self, text: Tokens, seed: int, epoch: int, key: int) -> tuple[Tokens, Tokens]:
-        """The masks of MaskTokensDataset, by itself."""
+        """Compute the masks with MaskTokensDataset itself."""
         is_symbol = (text == self.mask) | (text == self.delete)
         # Symbols are passed as padding: where fairseq masks padding, the target is padding too, so nothing is predicted.
         item = torch.from_numpy(np.where(is_symbol, self.padding, text))

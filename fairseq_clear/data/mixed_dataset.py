@@ -94,6 +94,10 @@ class MixedDataset(SizedDataset):
         passes = np.repeat(np.arange(first, last + 1, dtype=np.int32) + 1, [len(order) for order in orders])
         return np.concatenate(orders)[:count], passes[:count]
 
+    def largest(self) -> int:
+        """Of all items, also those of other epochs, so that a limit that is too small is found in the first."""
+        return max(int(corpus.totals.max()) for corpus in self.corpora)
+
     def __len__(self) -> int:
         return int(self.ends[-1])
 

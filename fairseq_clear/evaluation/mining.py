@@ -106,16 +106,24 @@ def mine_negatives(
     own: list[set[int]] = [set() for _ in row_of]  # for each query, itself and its positives
     for query, passage in pairs:
         own[row_of[query]].update((index_of[passage], index_of.get(query, index_of[passage])))
-    depth = min(settings.last_rank + max(map(len, own), default=0), len(index_of))
-    nearest = search(vectors[0], vectors[1:], depth, device=device)
-    numbers, scores = nearest.passages.cpu().numpy(), nearest.scores.cpu().numpy()  # (Q, depth)
-    own_cells = [len(index_of) * row + number for row, some in enumerate(own) for number in some]
-    others = ~np.isin(numbers + len(index_of) * np.arange(len(own))[:, None], own_cells)  # (Q, depth)
-    ranks = np.where(others, others.cumsum(axis=1), 0)  # from 1; 0 for the query's own texts
+    width = min(settings.last_rank, len(index_of))
+    numbers, scores = (
+        np.full((len(own), width), -1),
+        np.zeros((len(own), width)),
+    )  # (Q, width) of other texts, nearest first
+    # queries with few own texts are apart from those with many, whose search is deeper
+    sizes = np.array([2 ** (len(some) - 1).bit_length() for some in own])  # (Q,)
+    for size in np.unique(sizes).tolist():
+        some = np.flatnonzero(sizes == size)
+        nearest = search(vectors[0][some], vectors[1:], min(width + size, len(index_of)), device=device)
+        ranked = zip(some.tolist(), nearest.passages.cpu().numpy(), nearest.scores.cpu().numpy(), strict=True)
+        for row, found, cosines in ranked:
+            others = np.flatnonzero(~np.isin(found, list(own[row])))[:width]
+            numbers[row, : len(others)], scores[row, : len(others)] = found[others], cosines[others]
     rows = np.array([row_of[query] for query, _ in pairs])  # (n,)
     positives = np.array([index_of[passage] for _, passage in pairs])  # (n,)
     positive = pair_cosines(vectors[0][rows], vectors[1][positives], device=device)  # (n,)
-    allowed = ((ranks >= settings.first_rank) & (ranks <= settings.last_rank))[rows]  # (n, depth)
+    allowed = ((numbers >= 0) & (np.arange(width) >= settings.first_rank - 1))[rows]  # (n, width)
     if settings.margin is not None:
         allowed &= scores[rows] < (positive - settings.margin)[:, None]
     kept = np.flatnonzero(allowed.sum(axis=1) >= settings.negatives)  # (K,)
@@ -126,5 +134,5 @@ def mine_negatives(
         )
     # the allowed candidates first, in the order of their ranks
     chosen = rows[kept, None], np.argsort(~allowed[kept], axis=1, kind="stable")[:, : settings.negatives]
-    found = numbers[chosen], ranks[chosen], scores[chosen], positive[kept]
-    return MinedNegatives(pairs, list(index_of), kept, *found)
+    columns = numbers[chosen], chosen[1] + 1, scores[chosen], positive[kept]
+    return MinedNegatives(pairs, list(index_of), kept, *columns)

@@ -76,7 +76,7 @@ class Report:
     def table(self) -> str:
         """Format the report as an aligned table; ``*`` marks the best score of a column.
 
-        A row is an encoder, or if there are more than WIDE columns, an encoder is a column.
+        Each row is an encoder. With more than WIDE columns, the table is transposed.
         """
         grid = [["", *self.columns]]
         grid += [[row.label, *(self._cell(row, column) for column in self.columns)] for row in self.rows]

@@ -155,6 +155,8 @@ def _read_rows(path: Path, *, most: int | None) -> list[tuple[str, ...]]:
             negatives = None if most else json.loads(line).get("negatives")
             if not isinstance(negatives, list | None):
                 raise UserError(f"{path}:{number}: negatives is {type(negatives).__name__}, not a list of texts")
+            if any(re.search("[\ud800-\udfff]", str(text)) for text in negatives or ()):
+                raise UserError(f"{path}:{number}: an unpaired surrogate (\\ud800 to \\udfff) in 'negatives'; drop it")
             texts = [*texts, *(negatives or [])]
         if not 2 <= len(texts) <= (most or len(texts)) or not all(
             isinstance(text, str) and text.strip() for text in texts
@@ -272,7 +274,7 @@ class MiningSettings:
     )
     last_rank: int = setting("choose among the candidates up to this rank", 100, least=1)
     margin: float | None = setting(
-        "choose only candidates whose cosine with the query is below the positive's less X (default: any)",
+        "choose only candidates whose cosine with the query is more than X below the positive's (default: any)",
         None,
         least=-2,
         most=2,

@@ -15,7 +15,7 @@ from fairseq_clear.interop.tokenizer_files import write_tokenizer
 from fairseq_clear.models.clear_hf import ClearHfModel
 from fairseq_clear.models.encoding import sentence_settings, text_length
 from fairseq_clear.modules.pooling import parse_pooling
-from fairseq_clear.output_folder import output_folder
+from fairseq_clear.output_folder import EXPORT, output_folder
 from fairseq_clear.text.sentence_folders import EXPORTED, SentenceSettings, write_modules
 from fairseq_clear.text.tokenizers import ROLES, HfTokenizer, Tokenizer
 
@@ -37,7 +37,7 @@ def export(
     """Write the folder ``dest``, load it with the library of its format, and compare it with the checkpoint.
 
     Args:
-        checkpoint: checkpoint of clear_roberta or roberta.
+        checkpoint: checkpoint of clear_roberta, clear_hf or roberta.
         data_bin: folder with its dict.txt.
         dest, pooling, normalized, dimension, scores, overwrite: as the flags of ``fairseq-clear export``.
         form: ``hf``, ``sentence-transformers`` or ``fairseq``.
@@ -63,7 +63,7 @@ def export(
     names = tokenizer.special if isinstance(tokenizer, HfTokenizer) else ROLES
     # the names of special tokens must be plain text in the exported folder
     texts = (*SAMPLES, *(f"a {name} b{name.swapcase()}c{name}" for name in names.values()))
-    with output_folder(dest, overwrite) as folder:
+    with output_folder(dest, overwrite, EXPORT) as folder:
         if form == "fairseq":
             parities = [export_fairseq(loaded, symbols, data_bin, folder)]
         else:
@@ -82,7 +82,7 @@ def export(
             parity.check()
         (folder / "README.md").write_text(card, encoding="utf-8")
         parity_json = [asdict(parity) for parity in parities]
-        write_json(folder / "fairseq_clear.json", {"format": form, "parity": parity_json, "versions": versions()})
+        write_json(folder / EXPORT[0], {"format": form, "parity": parity_json, "versions": versions()})
     return parities
 
 

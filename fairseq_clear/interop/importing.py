@@ -58,7 +58,7 @@ def import_hf(
         check_kind(read_json(source / CONFIG, kind=dict), source / CONFIG)
     stated, settings = read_modules(source, ignore_mode=pooling is not None)
     chosen = pooling or stated or STOCK_POOLING
-    with output_folder(dest, overwrite) as temporary:
+    with output_folder(dest, overwrite, (CHECKPOINT,)) as temporary:
         tokenizer, dictionary = write_vocabulary(source, temporary)
         task = SimpleNamespace(source_dictionary=dictionary, folder=temporary)
         if arch == ARCH:
@@ -175,7 +175,7 @@ def import_archive(
     Raises:
         UserError: a part is missing or damaged.
     """
-    with _unpacked(source) as folder, output_folder(dest, overwrite) as temporary:
+    with _unpacked(source) as folder, output_folder(dest, overwrite, (CHECKPOINT,)) as temporary:
         for name in (CHECKPOINT, DICTIONARY):
             _copy(folder / name, temporary / name, f"{source}: has no {name}; is it an archive of fairseq's roberta?")
         kind, names = _copy_tokenizer(folder, gpt2, temporary, source)

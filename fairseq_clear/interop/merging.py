@@ -19,9 +19,10 @@ from fairseq_clear.interop.hf_format import check_folder
 from fairseq_clear.libraries import log_level
 from fairseq_clear.models.hf_source import CONFIG, LOCAL, HfSource, read_source, transformers_for
 from fairseq_clear.models.state_dicts import fit_state_dict
-from fairseq_clear.output_folder import output_folder
+from fairseq_clear.output_folder import EXPORT, output_folder
 from fairseq_clear.patches.checkpoint_files import read_checkpoint, save
 
+MERGED = "merge.json"
 # What a configuration says besides the architecture; versions of transformers and models of one encoder differ in it.
 IGNORED = re.compile(
     r"_name_or_path|transformers_version|architectures|(torch_)?dtype|use_cache|gradient_checkpointing|initializer_range|"
@@ -73,7 +74,7 @@ def merge_folders(start: Path, refined: Path, dest: Path, share: float, *, overw
         both.append((ours.pooler, theirs.pooler))
     for before, after in both:
         before.load_state_dict(merge_weights(before.state_dict(), after.state_dict(), share))
-    with output_folder(dest, overwrite) as folder:
+    with output_folder(dest, overwrite, (MERGED, *EXPORT)) as folder:
 
         def weights(inside: str, names: list[str]) -> list[str]:
             # all files in the folders of other modules are copied
@@ -90,7 +91,7 @@ def merge_folders(start: Path, refined: Path, dest: Path, share: float, *, overw
             name: {"folder": str(path), "weights": hash_files([*path.glob("*.safetensors"), *path.glob("*.bin")])}
             for name, path in (("start", start), ("refined", refined))
         }
-        write_json(folder / "merge.json", {"alpha": share, **sources, "versions": versions()})
+        write_json(folder / MERGED, {"alpha": share, **sources, "versions": versions()})
     return sum(1 for model, _ in both for _ in model.parameters())
 
 

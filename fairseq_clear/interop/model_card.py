@@ -1,4 +1,4 @@
-"""Writes the model card (README.md) of an export: what checkpoint, data folder and a report of scores record."""
+"""Writes the model card (README.md) of an export, from the checkpoint, the data folder and a report of scores."""
 
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from fairseq.models.roberta import RobertaModel
 
 roberta = RobertaModel.from_pretrained("FOLDER", "model.pt", bpe=None)""",
 }
-# Before the last line for a Longformer.
+# Inserted before the last line of the example for a Longformer.
 GLOBAL = """\
 # global attention for <s>, as in training; without it the states differ
 inputs["global_attention_mask"] = (inputs["input_ids"] == tokenizer.cls_token_id).long()
@@ -56,7 +56,7 @@ def model_card(
     The checkpoint is read again for the settings of its training.
 
     Raises:
-        UserError: ``scores`` is not such a report.
+        UserError: ``scores`` is not a report of fairseq-clear.
     """
     args, window = loaded.model.args, window_of(loaded.model)
     use = USE[form].replace("states =", f"{GLOBAL}states =") if window else USE[form]

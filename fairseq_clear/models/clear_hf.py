@@ -95,7 +95,7 @@ class ClearHfModel(TextModel, FairseqEncoderModel):
         known = _known_ids(Path(folder)) if folder is not None else None
         ids = ids_of(dictionary.symbols, known)
         settings = {name: getattr(args, name, None) for name in ("dropout", "attention_dropout", "attn_implementation")}
-        if source_folder:
+        if source_folder and not getattr(args, "hf_encoder", None):  # a checkpoint describes its encoder
             source = read_source(Path(source_folder), settings)
         elif not getattr(args, "hf_encoder", None):
             raise UserError(

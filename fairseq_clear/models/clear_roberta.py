@@ -74,10 +74,16 @@ class ClearRobertaModel(TextModel, RobertaModel):
         if needs.mlm:
             return []
         head = self.encoder.lm_head
+        encoder = self.encoder.sentence_encoder
         found = [*head.dense.parameters(), *head.layer_norm.parameters(), head.bias]
+        found += [head.weight] * (head.weight is not encoder.embed_tokens.weight)
         if self.args.pooling.startswith("layer:"):
             above = int(self.args.pooling.partition(":")[2])
-            found += [p for block in self.encoder.sentence_encoder.layers[above:] for p in block.parameters()]
+            parts = [
+                *list(encoder.layers.children())[above:],
+                *([encoder.layer_norm] * (encoder.layer_norm is not None)),
+            ]
+            found += [p for part in parts for p in part.parameters()]
         return found
 
     def freeze_lowest(self, layers: int) -> None:
@@ -92,7 +98,10 @@ class ClearRobertaModel(TextModel, RobertaModel):
         if not layers:
             return
         encoder = self.encoder.sentence_encoder
-        above = [*encoder.layers[layers - 1 :]] + [encoder.layer_norm] * (encoder.layer_norm is not None)
+        # children: an index of the list of --encoder-layerdrop finds nothing
+        above = [*list(encoder.layers.children())[layers - 1 :]] + [encoder.layer_norm] * (
+            encoder.layer_norm is not None
+        )
         trained = {id(parameter) for module in above for parameter in module.parameters()}
         for parameter in encoder.parameters():
             if id(parameter) not in trained:

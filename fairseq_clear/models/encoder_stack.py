@@ -82,20 +82,21 @@ class EncoderStack(TransformerEncoder):
         if mask is not None:
             x = x.masked_fill(mask.unsqueeze(-1), 0)
         x = x.transpose(0, 1)
-        states, inner = [x], []
+        states, inner = [x] * return_all_hiddens, []
         for block in self.layers:
             result = block(x, encoder_padding_mask=mask)
             x, of_block = result if isinstance(result, tuple) else (result, None)
-            states.append(x)
-            inner.append(of_block)
+            if return_all_hiddens:  # otherwise each block's output could not be freed
+                states.append(x)
+                inner.append(of_block)
         if self.layer_norm is not None:
             x = self.layer_norm(x)
         return {
             "encoder_out": [x],
             "encoder_padding_mask": [is_padding],
             "encoder_embedding": [embedding],
-            "encoder_states": states if return_all_hiddens else [],
-            "fc_results": inner if return_all_hiddens else [],
+            "encoder_states": states,
+            "fc_results": inner,
             "src_tokens": [],
             "src_lengths": [],
         }

@@ -19,7 +19,7 @@ LOCAL = {"local_files_only": True, "trust_remote_code": False}
 
 
 class HfSource:
-    """What transformers made of a folder or of a configuration.
+    """The parts of a model that transformers loaded from a folder, or built from a configuration.
 
     Attributes:
         base: the encoder, without pooler.
@@ -34,7 +34,7 @@ class HfSource:
     def describe(self) -> str:
         """Return as JSON what ``build_source`` needs: the configuration, and which parts there are.
 
-        The whole configuration, because defaults differ between versions of transformers.
+        It contains the whole configuration, because defaults differ between versions of transformers.
         """
         config = json.loads(self.base.config.to_json_string(use_diff=False))
         config["model_type"] = self.base.config.model_type
@@ -57,7 +57,7 @@ class HfSource:
             raise
         except Exception as error:  # safetensors has its own type for errors of the file system
             raise UserError(f"{folder}: cannot write the weights ({one_line(error)}); nothing was written") from None
-        for path in folder.glob("*.safetensors"):  # only their owner may read them
+        for path in folder.glob("*.safetensors"):  # safetensors makes files that only their owner can read
             path.chmod((folder / CONFIG).stat().st_mode)
 
 
@@ -97,7 +97,7 @@ def read_source(folder: Path, settings: dict[str, Any]) -> HfSource:
             wrong += _mismatched(info)
             prefix = f"{head.base_model_prefix}."
             if any(not name.startswith(prefix) for name in info["missing_keys"]):
-                head = None  # of a folder without one, it was initialised at random
+                head = None  # the folder has none, so it was initialised at random
         base, info = transformers.AutoModel.from_pretrained(str(folder), **options)
         unread.append(set(info["unexpected_keys"]))
         missing = [name for name in info["missing_keys"] if "pooler" not in name.split(".")]
@@ -134,7 +134,7 @@ def build_source(described: str, settings: dict[str, Any]) -> HfSource:
 
 
 def _join(base: Any, head: Any, pooler: nn.Module | None, unused: Sequence[str] = ()) -> HfSource:
-    """Take the encoder of the model with the MLM head, whose output embedding it may share."""
+    """Use the encoder of the model with the MLM head, because both may share an embedding."""
     encoder = base if head is None else head.base_model
     if getattr(encoder, "pooler", None) is not None:
         encoder.pooler = None  # every family checks for this
@@ -174,7 +174,7 @@ def describe_file(path: Path) -> str:
     """Return what ``build_source`` reads, for a configuration of transformers in a file.
 
     Raises:
-        UserError: it is not one.
+        UserError: the file is not such a configuration.
     """
     from fairseq_clear.files import read_json
 

@@ -40,7 +40,7 @@ def fit_state_dict(
       has one more, the last row (``<del>``) is dropped.
     * Parts of the checkpoint that the model lacks (a queue, a key encoder, another head) are dropped and named in the log.
     * Parts of the model that the checkpoint lacks keep their initial values and are named in the log. Copies of the encoder and
-      of the head are not named, because ``begin_training`` fills them; nor is the queue, which starts empty.
+      of the head are not named, because ``begin`` fills them; nor is the queue, which starts empty.
 
     Args:
         loaded: the checkpoint's weights, changed in place.

@@ -34,7 +34,7 @@ class TextModel(nn.Module):
         padding_idx: id of the padding.
         projection_head: g.
         frozen_encoder, key_encoder, key_queue: a criterion that needs one attaches it before the weights are loaded, and
-            ``begin_training`` fills it.
+            ``begin`` fills it.
         prompts: see ``leave_out``.
     """
 
@@ -200,7 +200,7 @@ class TextModel(nn.Module):
         if self.key_encoder is not None:
             self.key_encoder.compile_blocks(**options)
 
-    def begin_training(self) -> None:
+    def begin(self) -> None:
         """Copy the encoder's weights to the frozen and the key encoder; call after loading and before the first update."""
         if self.frozen_encoder is not None:
             self.frozen_encoder.start_from(self.backbone)

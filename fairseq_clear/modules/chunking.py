@@ -42,12 +42,15 @@ def alike(lengths: npt.NDArray[np.int64], budget: int | None, enough: int) -> It
         budget: maximum number of cells; None for no limit. A row with more cells is computed by itself.
         enough: number of cells that keeps the device busy.
     """
-    begin = 0
+    begin, rising = (
+        0,
+        -lengths.astype(np.float64),
+    )  # the type of what is searched, else numpy converts all in every step
     while begin < len(lengths):
         longest = max(int(lengths[begin]), 1)
         full = len(lengths) if budget is None else begin + max(budget // longest, 1)
         least = begin + -(-enough // longest)
-        mostly_padding = int(np.searchsorted(-lengths, -ALIKE * longest, side="right"))  # first row shorter than that
+        mostly_padding = int(np.searchsorted(rising, -ALIKE * longest, side="right"))  # first row shorter than that
         end = min(full, max(least, mostly_padding), len(lengths))
         yield slice(begin, end)
         begin = end

@@ -5,7 +5,7 @@ candidates that queries are compared with; it determines which criterion offers 
 
 - ``batch`` (``clear_nt_xent``): ``f(queries, keys, positive, *, temperature, excluded)``, see ``nt_xent``;
 - ``queue`` (``clear_moco``): ``f(queries, positives, queue, *, temperature, excluded)``, see ``info_nce``;
-- ``guide`` (``clear_self_guided``): ``f(sentences, guides, all_sentences, all_guides, own, *, temperature, excluded)``,
+- ``layers`` (``clear_self_guided``): ``f(sentences, layers, all_sentences, all_layers, own, *, temperature, excluded)``,
   see ``sg``.
 """
 
@@ -22,7 +22,7 @@ from fairseq_clear.objectives.self_guided import opt1, opt2, opt3, sg
 
 __all__ = ["OBJECTIVES", "Objective", "find_objective", "info_nce", "nt_xent", "opt1", "opt2", "opt3", "sg"]
 
-Candidates = Literal["batch", "queue", "guide"]
+Candidates = Literal["batch", "queue", "layers"]
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class Objective:
 
     Attributes:
         function: the loss; its signature depends on ``candidates``.
-        candidates: ``batch``, ``queue`` or ``guide``.
+        candidates: ``batch``, ``queue`` or ``layers``.
         summary: what it computes, in one sentence.
         paper: its source.
-        every_layer: for ``guide``: whether it takes all layers of the guide, rather than one drawn per text.
+        every_layer: for ``layers``: whether it takes all layers of the frozen encoder, rather than one drawn per text.
     """
 
     function: Callable[..., tuple[Tensor, Tensor, dict[str, Tensor]]]
@@ -53,11 +53,15 @@ OBJECTIVES: dict[str, Objective] = {
     "info-nce": Objective(
         info_nce, "queue", "Cross-entropy of the positive among the keys of a queue.", "arXiv:1911.05722"
     ),
-    "sg": Objective(sg, "guide", "NT-Xent between sentences and one layer of the guide.", f"{_SELF_GUIDED} 3.1"),
-    "opt1": Objective(opt1, "guide", "``sg`` with only sentences as queries.", f"{_SELF_GUIDED} 3.2"),
-    "opt2": Objective(opt2, "guide", "``opt1`` with only the guide's layers as candidates.", f"{_SELF_GUIDED} 3.2"),
-    "opt3": Objective(opt3, "guide", "``opt2`` with every layer as a separate positive.", f"{_SELF_GUIDED} 3.2", True),
-    "sg-opt": Objective(opt3, "guide", "The paper's name for ``opt3``.", f"{_SELF_GUIDED} 3.2", True),
+    "sg": Objective(
+        sg, "layers", "NT-Xent between sentences and one layer of the frozen encoder.", f"{_SELF_GUIDED} 3.1"
+    ),
+    "opt1": Objective(opt1, "layers", "``sg`` with only sentences as queries.", f"{_SELF_GUIDED} 3.2"),
+    "opt2": Objective(
+        opt2, "layers", "``opt1`` with only the layers of the frozen encoder as candidates.", f"{_SELF_GUIDED} 3.2"
+    ),
+    "opt3": Objective(opt3, "layers", "``opt2`` with every layer as a separate positive.", f"{_SELF_GUIDED} 3.2", True),
+    "sg-opt": Objective(opt3, "layers", "The paper's name for ``opt3``.", f"{_SELF_GUIDED} 3.2", True),
 }
 
 

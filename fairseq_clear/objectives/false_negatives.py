@@ -17,10 +17,13 @@ STRATEGIES = ("absolute", "relative")
 FALSE_NEGATIVES = {
     "guide": {
         "margin": Knob(
-            0.0, float, -2, 2, help="also mask candidates that are less near, by up to this cosine or share"
+            0.0, float, -2, 2, help="also mask candidates whose cosine is lower than the positive's by up to this much"
         ),
         "strategy": Knob(
-            "absolute", str, choices=STRATEGIES, help="of the margin: a cosine, or a share of the positive's"
+            "absolute",
+            str,
+            choices=STRATEGIES,
+            help="whether the margin is a cosine (absolute) or a share of the positive's cosine (relative)",
         ),
     }
 }
@@ -54,8 +57,8 @@ def parse_false_negatives(text: str, *, flag: str = "--false-negatives") -> Marg
 def exclude_nearer(excluded: Exclusion, queries: Tensor, keys: Tensor, positives: Tensor, margin: Margin) -> Exclusion:
     """Add a rule: a key is excluded if cos(query, key) > cos(query, positive) - margin, by the guide's vectors.
 
-    GISTEmbed (Solatorio 2024, arXiv:2402.16829), section 3, where the guide is a frozen encoder; the trained model itself is a
-    guide too if its own vectors are given. The rule has no gradient.
+    GISTEmbed (Solatorio 2024, arXiv:2402.16829), section 3, where the guide is a frozen encoder. To use the trained model as
+    the guide, pass its own vectors. The rule has no gradient.
 
     The rule and both strategies are as in ``GISTEmbedLoss`` of sentence-transformers; ``relative`` subtracts
     margin * |cos(query, positive)|. A copy of the positive has the positive's cosine, so it is not excluded by a margin of 0.

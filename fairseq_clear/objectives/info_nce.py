@@ -20,7 +20,7 @@ def info_nce(
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """Sum over queries of -log exp(q k+ / tau) / (exp(q k+ / tau) + sum_i exp(q k_i / tau)).
 
-    CERT (Fang and Xie 2020, arXiv:2005.12766), eq. 2; He et al. 2019 (arXiv:1911.05722), eq. 1. The positive is one of the
+    CERT (Fang et al. 2020, arXiv:2005.12766), eq. 2; He et al. 2019 (arXiv:1911.05722), eq. 1. The positive is one of the
     candidates. A query without any candidate in the queue has loss 0 and is not counted.
 
     Args:

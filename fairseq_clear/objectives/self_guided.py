@@ -21,9 +21,9 @@ Result = tuple[Tensor, Tensor, dict[str, Tensor]]
 
 def sg(
     sentences: Tensor,
-    guides: Tensor,
+    layers: Tensor,
     all_sentences: Tensor,
-    all_guides: Tensor,
+    all_layers: Tensor,
     own: Tensor,
     *,
     temperature: float,
@@ -33,9 +33,9 @@ def sg(
 
     Args:
         sentences: (B, D) c_i of this worker.
-        guides: (B, L, D) h_{i,k} of this worker; sg, opt1 and opt2 need L = 1, the layer that the sampler chose.
+        layers: (B, L, D) h_{i,k} of this worker; sg, opt1 and opt2 need L = 1, the layer that the sampler chose.
         all_sentences: (K, D) c of all workers.
-        all_guides: (K, L, D) h of all workers.
+        all_layers: (K, L, D) h of all workers.
         own: (B,) indices of this worker's sentences among the K.
         temperature: tau > 0.
         excluded: sentences that are not negatives of a sentence (duplicates of its text): rules, or a (B, K) bool matrix. A
@@ -44,8 +44,8 @@ def sg(
     Returns:
         The summed loss in nats, the number of its terms (here two per sentence), and sums for logging, as ``nt_xent`` returns.
     """
-    queries = torch.cat([sentences, _one_layer(guides)])  # (2B, D)
-    keys = torch.cat([all_sentences, _one_layer(all_guides)])  # (2K, D)
+    queries = torch.cat([sentences, _one_layer(layers)])  # (2B, D)
+    keys = torch.cat([all_sentences, _one_layer(all_layers)])  # (2K, D)
     total = all_sentences.shape[0]
     positive = torch.cat([own + total, own])  # (2B,)
     rules = Exclusion.of(excluded).with_own(own).tile(2, 2, total)
@@ -54,16 +54,16 @@ def sg(
 
 def opt1(
     sentences: Tensor,
-    guides: Tensor,
+    layers: Tensor,
     all_sentences: Tensor,
-    all_guides: Tensor,
+    all_layers: Tensor,
     own: Tensor,
     *,
     temperature: float,
     excluded: Exclusion | Tensor | None = None,
 ) -> Result:
     """L^opt1, section 3.2: only c_i are queries; candidates are the other c_j and all h_j. Arguments as in ``sg``."""
-    keys = torch.cat([all_sentences, _one_layer(all_guides)])  # (2K, D)
+    keys = torch.cat([all_sentences, _one_layer(all_layers)])  # (2K, D)
     total = all_sentences.shape[0]
     rules = Exclusion.of(excluded).with_own(own).tile(1, 2, total)
     return nt_xent(sentences, keys, own + total, temperature=temperature, excluded=rules)
@@ -71,23 +71,23 @@ def opt1(
 
 def opt2(
     sentences: Tensor,
-    guides: Tensor,
+    layers: Tensor,
     all_sentences: Tensor,
-    all_guides: Tensor,
+    all_layers: Tensor,
     own: Tensor,
     *,
     temperature: float,
     excluded: Exclusion | Tensor | None = None,
 ) -> Result:
     """L^opt2, section 3.2: candidates of c_i are only h_j, not c_j. Arguments as in ``sg``."""
-    return nt_xent(sentences, _one_layer(all_guides), own, temperature=temperature, excluded=excluded)
+    return nt_xent(sentences, _one_layer(all_layers), own, temperature=temperature, excluded=excluded)
 
 
 def opt3(
     sentences: Tensor,
-    guides: Tensor,
+    layers: Tensor,
     all_sentences: Tensor,
-    all_guides: Tensor,
+    all_layers: Tensor,
     own: Tensor,
     *,
     temperature: float,
@@ -97,17 +97,17 @@ def opt3(
 
     Arguments as in ``sg``, with every layer. The loss is the sum over i of the mean over k, so each sentence is one term.
     """
-    sentences, all_guides = unit_vectors(sentences), unit_vectors(all_guides)
-    layers = all_guides.shape[1]
-    positives = (sentences.unsqueeze(1) * all_guides[own]).sum(dim=2)  # (B, L)
-    rules = Exclusion.of(excluded).with_own(own).spread(layers)
-    negatives = contrast_with_negatives(sentences, all_guides.flatten(0, 1), temperature, rules)
+    sentences, all_layers = unit_vectors(sentences), unit_vectors(all_layers)
+    number = all_layers.shape[1]
+    positives = (sentences.unsqueeze(1) * all_layers[own]).sum(dim=2)  # (B, L)
+    rules = Exclusion.of(excluded).with_own(own).spread(number)
+    negatives = contrast_with_negatives(sentences, all_layers.flatten(0, 1), temperature, rules)
     terms = F.softplus(negatives.log_sum.unsqueeze(1) - positives / temperature)  # (B, L) log(phi+ + sum) - log phi+
     counted = (negatives.number > 0).sum().float()
     return terms.mean(dim=1).sum(), counted, contrast_statistics(positives, negatives)
 
 
-def _one_layer(guides: Tensor) -> Tensor:
-    if guides.shape[1] != 1:
-        raise ValueError(f"expected one layer per sentence, got {guides.shape[1]}; sample one of them first")
-    return guides[:, 0]
+def _one_layer(layers: Tensor) -> Tensor:
+    if layers.shape[1] != 1:
+        raise ValueError(f"expected one layer per sentence, got {layers.shape[1]}; sample one of them first")
+    return layers[:, 0]

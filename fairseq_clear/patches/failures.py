@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
 from fairseq.nan_detector import NanDetector
 from fairseq.trainer import Trainer
@@ -41,6 +42,8 @@ def train_step(self: Trainer, samples: Any, raise_oom: bool = False) -> Any:
     try:
         output = stock(self, samples, raise_oom=raise_oom or self.data_parallel_world_size > 1)
     except FloatingPointError as error:
+        if "inconsistent" in str(error):  # between workers, which no other setting mends
+            raise
         reason = str(error).partition("\n")[0].rstrip(".")
         raise UserError(
             f"update {update}: {reason}; this update is not saved, earlier checkpoints are unchanged: give a lower "
@@ -119,7 +122,11 @@ def load_checkpoint(
     stock = original("fairseq.trainer:Trainer.load_checkpoint")
     try:
         with watch_reading(check):
-            return stock(self, filename, reset_optimizer, reset_lr_scheduler, optimizer_overrides, reset_meters)
+            state = stock(self, filename, reset_optimizer, reset_lr_scheduler, optimizer_overrides, reset_meters)
+        if is_ours and self.data_parallel_world_size > 1:  # fairseq reads the file on the first worker alone
+            group, counted = self.data_parallel_process_group, stopping.early_stopping
+            counted.update(distributed_utils.broadcast_object(counted, 0, group, self.device))
+        return state
     except UserError as error:
         if "not a complete" in str(error) and (other := newest_whole(filename)):
             raise UserError(f"{error}; continue from an earlier one: cp {other} {filename}") from None

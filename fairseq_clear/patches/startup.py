@@ -39,9 +39,9 @@ TORCHRUN = ("WORLD_SIZE", "RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 def import_user_module(args: Any) -> None:
-    """Replaces ``import_user_module``: then patches commands that were imported after the plugin, and registers all of it.
+    """Replaces ``import_user_module``: also patches commands imported after the plugin, and registers the plugin.
 
-    fairseq does not import a package again that was imported before.
+    fairseq imports a package only once.
     """
     stock = original("fairseq.utils:import_user_module")
     import_user_module.memo = getattr(import_user_module, "memo", getattr(stock, "memo", set()))  # type: ignore[attr-defined]
@@ -58,7 +58,8 @@ def parse_args_and_arch(
 ) -> Any:
     """Parse fairseq's arguments. An error is one line that names the nearest flag or value, with exit status 2.
 
-    ``--help`` waits until the parser has the flags of the chosen task, model, criterion and optimizer, which fairseq's lacks.
+    ``--help`` is printed only when the parser has the flags of the chosen task, model, criterion and optimizer; fairseq prints
+    it too early.
     """
 
     def fail(message: str) -> NoReturn:
@@ -172,7 +173,7 @@ def convert_namespace_to_omegaconf(args: argparse.Namespace) -> Any:
 
 
 def _ill_fitting(error: InterpolationKeyError, names: Mapping[str, str]) -> str:
-    """Describe a setting that one part of a run takes from another part, which has none of this name."""
+    """Describe a setting that one part of a run reads from another part, which lacks it."""
     source, _, setting = str(error).partition("'")[2].partition("'")[0].partition(".")
     user = str(error.full_key).partition(".")[0]
     flags = {part: f"--{'arch' if part == 'model' else part} {name}" for part, name in names.items()}

@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import check_output_file, hash_file, versions, write_json
-from fairseq_clear.output_folder import check_destination, output_folder, partial_folder
+from fairseq_clear.output_folder import DATA_FOLDER, check_destination, output_folder, partial_folder
 from fairseq_clear.preparation.binarize import Dataset, Encoder, SplitCounts, binarize
 from fairseq_clear.preparation.corpus_reading import TextSource, find_sources, warn_if_wrapped
 from fairseq_clear.preparation.prepare_settings import ORIGINAL, PrepareSettings
@@ -68,10 +68,10 @@ def prepare(settings: PrepareSettings) -> PrepareReport:
     began = time.monotonic()
     settings.check()
     source, valid = find_sources(settings)
-    check_destination(settings.dest, settings.overwrite)
+    check_destination(settings.dest, settings.overwrite, DATA_FOLDER, for_fairseq=True)
     _check_outside(settings.dest, [*source.paths, *(valid.paths if valid else [])])
     check_tokenizer_files(settings)
-    with output_folder(settings.dest, settings.overwrite) as folder:
+    with output_folder(settings.dest, settings.overwrite, DATA_FOLDER) as folder:
         work = folder / "work"
         work.mkdir()
         staged = _read(source, work / "input")

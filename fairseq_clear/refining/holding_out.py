@@ -33,7 +33,8 @@ MOST_TEST, MOST_DEV = 1000, 300
 # Passages that no query asks for, from training documents. With few of them, an encoder such as MiniLM finds nearly every
 # document by its title, and no change can be seen. For the same reason, a passage is only the beginning of a text.
 MOST_OTHERS, BEGIN_WORDS = 2000, 40
-MOST_VALID = 30  # documents of the validation loss, which reads all their sentences
+MOST_VALID = 30  # documents of the validation loss, which reads all their sentences; those with a title or LONG first
+LONG = 4  # sentences, which every recipe can make a pair of
 QUESTION, HARDER = "question", "harder-question"  # folders
 FEWEST = 2  # pairs that retrieval needs
 FEWEST_HELD_OUT = 10  # documents, unless that is more than half of them
@@ -52,6 +53,7 @@ class HeldOut:
     test: int  # queries that compare the encoders
     pairs: int = 0  # of --train-pairs and of titles that are trained on
     left_out: int = 0  # pairs of --train-pairs, and documents, with a query or a passage of the comparison
+    negatives: int = 0  # hard negatives that each pair of --train-pairs has in the file
 
 
 def hold_out(text: Path, folder: Path, share: float, seed: int) -> HeldOut:
@@ -60,6 +62,7 @@ def hold_out(text: Path, folder: Path, share: float, seed: int) -> HeldOut:
     A query is the first sentence of a held-out document; the passage that it must find is the first BEGIN_WORDS words of the
     rest of the document. Half of the held-out documents, at most MOST_DEV, are dev, the others test. Up to MOST_OTHERS
     training documents give further passages. In the harder question, a passage is the sentence in the middle of the rest.
+    Copies of held-out documents are not trained on.
 
     Args:
         text: canonical text, as ``prepare --text-only`` writes it.
@@ -70,13 +73,15 @@ def hold_out(text: Path, folder: Path, share: float, seed: int) -> HeldOut:
     Raises:
         UserError: the text is a single document.
     """
-    lengths, titled = _survey(text)
+    lengths, titled, hashes = _survey(text)
     count = min(max(FEWEST_HELD_OUT, round(share * len(lengths))), MOST_DEV + MOST_TEST, len(lengths) // 2)
     order = np.random.default_rng(seed).permutation(len(lengths)).tolist()
     chosen, others = order[:count], order[count : count + MOST_OTHERS]
     dev_count = min(max(FEWEST, count // 2), count, MOST_DEV)
-    valid = sorted(chosen[:dev_count], key=lambda number: number not in titled)[:MOST_VALID]
-    documents = _divide(text, folder, valid=valid, held_out=chosen, wanted=[*chosen, *others])
+    valid = sorted(chosen[:dev_count], key=lambda n: (n not in titled, -min(lengths[n], LONG)))[:MOST_VALID]
+    copied = {hashes[n] for n in chosen}
+    held_out = [n for n, one in enumerate(hashes) if one in copied]
+    documents = _divide(text, folder, valid=valid, held_out=held_out, wanted=[*chosen, *others])
     parts = {"dev": chosen[:dev_count], "test": chosen[dev_count:]}
 
     def ask(passage: Callable[[Sequence[str]], str]) -> tuple[dict[str, list[Pair]], list[str]]:
@@ -85,7 +90,8 @@ def hold_out(text: Path, folder: Path, share: float, seed: int) -> HeldOut:
         return pairs, [passage(documents[n]) for n in others]
 
     write_question(folder / HARDER, *ask(_middle))
-    return write_held_out(folder, *ask(_beginning), lengths, len(titled))
+    left_out = len(held_out) - len(chosen)
+    return write_held_out(folder, *ask(_beginning), lengths, len(titled), left_out=left_out)
 
 
 def _beginning(document: Sequence[str]) -> str:
@@ -112,9 +118,9 @@ def divide_pairs(pairs: list[Pair], text: Path, folder: Path, seed: int) -> Held
     """
     if len(pairs) < 2 * FEWEST:
         raise UserError(f"--pairs: {len(pairs)} pairs; give {2 * FEWEST} or more")
-    rng, (lengths, titled) = np.random.default_rng(seed), _survey(text)
+    rng, (lengths, titled, _) = np.random.default_rng(seed), _survey(text)
     divided, others = split_pairs(pairs, rng)
-    valid = sorted(rng.permutation(len(lengths)).tolist(), key=lambda n: n not in titled)
+    valid = sorted(rng.permutation(len(lengths)).tolist(), key=lambda n: (n not in titled, -min(lengths[n], LONG)))
     valid = valid[: min(MOST_VALID, len(lengths) // 2)]
     _divide(text, folder, valid=valid, held_out=valid, wanted=())
     return write_held_out(folder, divided, others[:MOST_OTHERS], lengths, len(titled))
@@ -134,13 +140,15 @@ def split_pairs(pairs: list[Pair], rng: np.random.Generator) -> tuple[dict[str, 
     return divided, [passage for query, passage in pairs if not any(query in some for some in chosen.values())]
 
 
-def _survey(text: Path) -> tuple[list[int], set[int]]:
-    """Number of sentences of each document, and the numbers of those with a title; UserError if there is only one document."""
+def _survey(text: Path) -> tuple[list[int], set[int], list[int]]:
+    """Number of sentences, numbers of those with a title, and a hash of each document; UserError if there is only one."""
     lengths: list[int] = []
+    hashes: list[int] = []
 
     def documents() -> Iterator[list[str]]:
         for document in read_documents(text):
             lengths.append(len(document))
+            hashes.append(hash(tuple(document)))
             yield document
 
     titled = find_titles(documents())
@@ -149,7 +157,7 @@ def _survey(text: Path) -> tuple[list[int], set[int]]:
             f"the text is one document of {sum(lengths)} sentences, and some documents must be held out; put a blank line "
             "between documents, or add --document-start . if every line stands for itself"
         )
-    return lengths, titled
+    return lengths, titled, hashes
 
 
 def find_titles(documents: Iterable[Sequence[str]]) -> set[int]:
@@ -194,7 +202,7 @@ def write_held_out(
     **counted: int,
 ) -> HeldOut:
     """Write the question, unless there are too few pairs, and the counts."""
-    enough = all(len({passage for _, passage in some}) >= FEWEST for some in asked.values())
+    enough = all(some and min(len(set(side)) for side in zip(*some, strict=True)) >= FEWEST for some in asked.values())
     if enough:
         write_question(folder / QUESTION, asked, further)
     sizes = {name: len({query for query, _ in some}) if enough else 0 for name, some in asked.items()}

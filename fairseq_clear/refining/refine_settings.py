@@ -96,7 +96,7 @@ class RefineSettings(DocumentSettings):
     )
     recipe: str | None = setting(
         "; ".join(f"{name}: {recipe.summary}" for name, recipe in RECIPES.items())
-        + f"; {AUTO}: a short trial of {', '.join(TRIALS)}; the best goes on (default: titles if most "
+        + f"; {AUTO}: a short trial of {', '.join(TRIALS)}; the best is trained further (default: titles if most "
         "documents have one, else cloze, or simcse if they have one sentence)",
         None,
         choices=(*RECIPES, AUTO),
@@ -158,6 +158,8 @@ class RefineSettings(DocumentSettings):
     def check(self) -> None:
         """Raise UserError for values that are out of range or contradict each other; no file is read."""
         check_settings(self)
+        if not self.dest.name:
+            raise UserError(f"--dest {self.dest}: give the name of a folder")
         if not 0 < self.held_out < 1:
             raise UserError(f"--held-out {self.held_out:g}: must be a share of the documents, above 0 and below 1")
         if self.train_pairs is not None and self.recipe is not None:

@@ -16,13 +16,14 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.retrieval import Doubles
 from fairseq_clear.evaluation.retrieval_data import BASELINES, read_pairs, read_training_pairs
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
-from fairseq_clear.files import corpus_files, hash_file, read_json, write_json
+from fairseq_clear.evaluation.sts import read_sts_tasks
+from fairseq_clear.files import corpus_files, hash_file, read_json, write_errors, write_json
 from fairseq_clear.interop.importing import import_archive, import_hf, is_archive
 from fairseq_clear.interop.merging import merge_checkpoints
 from fairseq_clear.interop.stock import CHECKPOINT
 from fairseq_clear.libraries import import_library, log_level
 from fairseq_clear.models.pretrained_encoder import read_stated
-from fairseq_clear.output_folder import check_destination, output_folder
+from fairseq_clear.output_folder import EXPORT, check_destination, output_folder
 from fairseq_clear.preparation.prepare_settings import PrepareSettings
 from fairseq_clear.preparation.preparing import prepare, write_text
 from fairseq_clear.processes import locked
@@ -92,10 +93,11 @@ def refine(texts: Sequence[str | Path] | Path, encoder: str | Path, dest: str | 
     made = RefineSettings(texts=tuple(paths), encoder=Path(encoder), dest=Path(dest), **settings)
     made.check()
     if documents:
-        check_destination(made.dest, made.overwrite)
-        made.work.mkdir(parents=True, exist_ok=True)
+        check_destination(made.dest, made.overwrite, EXPORT, for_fairseq=True)
         file = made.work / "texts.jsonl"
-        file.write_text("".join(json.dumps({made.text_field: text}) + "\n" for text in documents), encoding="utf-8")
+        with write_errors(file, "--dest"):
+            made.work.mkdir(parents=True, exist_ok=True)
+            file.write_text("".join(json.dumps({made.text_field: text}) + "\n" for text in documents), encoding="utf-8")
         made.texts = (*made.texts, file)
     report = run_refine(made)
     folder = made.dest / "checkpoint"
@@ -106,7 +108,7 @@ def run_refine(settings: RefineSettings) -> dict[str, Any]:
     """Refine as the settings say, and return the content of report.json; see ``refine``."""
     import_library("matplotlib", "eval")  # the report, after the training, needs it
     settings.check()
-    check_destination(settings.dest, settings.overwrite)
+    check_destination(settings.dest, settings.overwrite, EXPORT, for_fairseq=True)
     device = _choose_device(settings.device)
     files = corpus_files(settings.texts)
     if not files and settings.train_pairs is None:
@@ -114,16 +116,20 @@ def run_refine(settings: RefineSettings) -> dict[str, Any]:
     for flag, path in (("--pairs", settings.pairs), ("--train-pairs", settings.train_pairs), ("--sts", settings.sts)):
         if path is not None and not path.exists():
             raise UserError(f"{flag} {path}: does not exist; correct the path")
+    if settings.sts is not None:
+        try:
+            read_sts_tasks(settings.sts)
+        except UserError as error:
+            raise UserError(str(error).replace("--data", "--sts", 1)) from None
     for folder in filter(Path.is_dir, settings.texts):
         if folder.resolve() in settings.dest.resolve().parents:
             raise UserError(f"--dest {settings.dest}: is in {folder}, whose files are read; give a folder outside it")
-    try:
-        settings.work.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--dest {settings.dest}: cannot make {settings.work} ({error.strerror or error})") from None
     busy = f"{settings.work}: another refine is still running there; wait for it, or end it"
+    with write_errors(settings.work, "--dest"):
+        settings.work.mkdir(parents=True, exist_ok=True)
     with (
         locked(settings.work / "lock", busy),
+        write_errors(settings.work, "--dest"),
         log_level(logging.WARNING, "fairseq", "fairseq_clear", "matplotlib"),
     ):
         _check_same(settings, [file.path for file in files])
@@ -164,7 +170,7 @@ def _refine(steps: Steps) -> dict[str, Any]:
     settings, work = steps.settings, steps.work
     encoder, checkpoint = _import_encoder(steps)
     counts = _divide_text(steps)
-    data, negatives = _prepare(steps, encoder, checkpoint)
+    data, negatives = _prepare(steps, encoder, checkpoint, counts)
     # before the training, so that an encoder that cannot be exported is found early
     steps.export("export the untouched encoder", checkpoint, data, work / "untouched")
     stated = read_stated(checkpoint)
@@ -193,7 +199,7 @@ def _refine(steps: Steps) -> dict[str, Any]:
     if report.exported_share:
         exported = work / "result"
         steps.export("export the refined encoder", refined, data, exported)
-    with output_folder(settings.dest, settings.overwrite) as folder:
+    with output_folder(settings.dest, settings.overwrite, EXPORT) as folder:
         shutil.copytree(exported, folder, dirs_exist_ok=True)
         (folder / "checkpoint").mkdir()
         shutil.copyfile(refined if report.exported_share else checkpoint, folder / "checkpoint" / CHECKPOINT)
@@ -253,7 +259,7 @@ def _divide_text(steps: Steps) -> HeldOut:
     return counts
 
 
-def _prepare(steps: Steps, encoder: Path, checkpoint: Path) -> tuple[Path, int]:
+def _prepare(steps: Steps, encoder: Path, checkpoint: Path, counts: HeldOut) -> tuple[Path, int]:
     """Make the data folder with the tokenizer of the encoder; return it, and the number of hard negatives of each pair."""
     settings = steps.settings
     folder = settings.data_bin or (encoder if encoder.is_dir() else encoder.parent)
@@ -270,7 +276,8 @@ def _prepare(steps: Steps, encoder: Path, checkpoint: Path) -> tuple[Path, int]:
     else:
         load = partial(SentenceEncoder.from_pretrained, checkpoint, folder, device=steps.device)
         if not (work / "rows").exists():
-            write_rows(work, work / "rows", load, settings.negatives, settings.margin, steps.device)
+            negatives = counts.negatives if settings.negatives is None else settings.negatives
+            write_rows(work, work / "rows", load, negatives, settings.margin, steps.device)
         text, options = read_rows(work / "rows")
         negatives = len(options["paraphrase"]) - 1
     options["seed"] = settings.seed
@@ -309,13 +316,18 @@ def _choose_recipe(steps: Steps, counts: HeldOut, base: Training) -> tuple[str, 
         tried = [name for name in tried if has_documents or not RECIPES[name].needs_documents]
         trial = replace(base, updates=updates, validations=1)
         folder = steps.work / "trials"
-        trained = {
-            name: steps.train(f"try {name}", replace(trial, recipe=name, save_dir=folder / name)) for name in tried
-        }
+        trained: dict[str, Path] = {}
+        for name in tried:
+            try:
+                trained[name] = steps.train(f"try {name}", replace(trial, recipe=name, save_dir=folder / name))
+            except UserError as error:  # such as documents that are too short for its pairs
+                print(f"# {name} is left out: {error}", flush=True)
+                if name == tried[-1] and not trained:
+                    raise
         report = steps.search("compare the recipes", base.data, "dev", trained)
         scores = [row["scores"][MRR] for row in report["rows"]]
         trials = [
-            {"recipe": name, "updates": updates, "score": score} for name, score in zip(tried, scores, strict=True)
+            {"recipe": name, "updates": updates, "score": score} for name, score in zip(trained, scores, strict=True)
         ]
         best = str(max(trials, key=lambda trial: float(trial["score"]))["recipe"])
         print(f"# recipe: {best}, with the highest {MRR} after {updates} updates")

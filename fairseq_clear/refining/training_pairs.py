@@ -41,13 +41,13 @@ def divide_training_pairs(
 ) -> HeldOut:
     """Write pairs.jsonl, further.jsonl, valid.txt, the question and, last, counts.json to ``folder``.
 
-    No query and no passage of the comparison is trained on: a pair with one of them is left out, and so is a document of the
-    text that is one of them, with or without its title. The titles of the other documents and what follows them are further
-    pairs.
+    No query and no passage of the comparison is trained on: a pair with one of them is left out, and so is a hard negative, and
+    a document of the text that is one of them, with or without its title. White space is ignored. The titles
+    of the other documents and what follows them are further pairs.
 
     Args:
         rows: query, passage and hard negatives of each pair; equal ones count once.
-        judged: pairs to compare by; None holds out a share of the passages, with all their pairs.
+        judged: pairs to compare by; None holds out a share of the passages, with all pairs of their queries.
         text: canonical text, or None.
         folder: exists already.
         share, seed: of the held-out passages.
@@ -56,23 +56,28 @@ def divide_training_pairs(
         UserError: too few pairs are left to train on.
     """
     rows = list(dict.fromkeys(tuple(" ".join(part.split()) for part in row) for row in rows))
-    held, rng = len(rows), np.random.default_rng(seed)
+    held, negatives, rng = len(rows), min(len(row) - 2 for row in rows), np.random.default_rng(seed)
     if judged is None:
         passages = list(dict.fromkeys(row[1] for row in rows))
         count = min(max(FEWEST_HELD_OUT, round(share * len(passages))), MOST_DEV + MOST_TEST, len(passages) // 2)
         chosen = {passages[n] for n in rng.permutation(len(passages))[:count]}
-        judged = [(row[0], row[1]) for row in rows if row[1] in chosen]
+        asked = {row[0] for row in rows if row[1] in chosen}
+        judged = [(row[0], row[1]) for row in rows if row[0] in asked]
         held -= len(judged)
     else:
         judged = [(" ".join(query.split()), " ".join(passage.split())) for query, passage in judged]
-    taken = {part for pair in judged for part in pair}
-    rows = [row for row in rows if taken.isdisjoint(row[:2])]
+    taken = {_squeezed(part) for pair in judged for part in pair}
+    free_rows = [row for row in rows if taken.isdisjoint(map(_squeezed, row[:2]))]
+    rows = [(*row[:2], *(text for text in row[2:] if _squeezed(text) not in taken)) for row in free_rows]
     left_out = held - len(rows)
     documents = [] if text is None else list(read_documents(text))
     titled, lengths = find_titles(documents), [len(document) for document in documents]
     # a passage of the comparison may be a whole document, or what is below its title
-    forms = [{document[0], below_title(document), " ".join(document)} for document in documents]
-    free = [n for n, texts in enumerate(forms) if taken.isdisjoint(texts)]
+    free = [
+        n
+        for n, document in enumerate(documents)
+        if taken.isdisjoint(map(_squeezed, (document[0], below_title(document), "".join(document))))
+    ]
     left_out += len(documents) - len(free)
     known = {row[:2] for row in rows}
     of_titles = [(documents[n][0], below_title(documents[n])) for n in free if n in titled]
@@ -85,17 +90,16 @@ def divide_training_pairs(
         )
     _write_lines(folder / ROWS, rows)
     _write_lines(folder / FURTHER, [[passage] for passage in further])
-    texts = list(dict.fromkeys(part for pair in judged for part in pair))[:MOST_DRIFT_TEXTS]
+    texts = list(dict.fromkeys(part for pair in judged or rows for part in pair[:2]))[:MOST_DRIFT_TEXTS]
     (folder / "valid.txt").write_text("".join(f"{one}\n" for one in texts), encoding="utf-8")
     divided, others = split_pairs(judged, rng)
     candidates = [*others, *further, *dict.fromkeys(row[1] for row in rows)]
     others = [candidates[n] for n in rng.permutation(len(candidates))[:MOST_OTHERS]]
-    return write_held_out(folder, divided, others, lengths, len(titled), pairs=len(rows), left_out=left_out)
+    counted = {"pairs": len(rows), "left_out": left_out, "negatives": negatives}
+    return write_held_out(folder, divided, others, lengths, len(titled), **counted)
 
 
-def write_rows(
-    folder: Path, dest: Path, load: Callable[[], Encoder], count: int | None, margin: float, device: str
-) -> None:
+def write_rows(folder: Path, dest: Path, load: Callable[[], Encoder], count: int, margin: float, device: str) -> None:
     """Write query.txt, passage.txt, negative1.txt and so on to ``dest``: line n of each belongs to one pair.
 
     The given hard negatives of a pair come first. Where they are too few, others are mined among the passages of all pairs and
@@ -105,7 +109,7 @@ def write_rows(
         folder: of ``divide_training_pairs``.
         dest: folder to create.
         load: returns the encoder that mines.
-        count: number of hard negatives of each pair; None takes as many as every pair has.
+        count: number of hard negatives of each pair.
         margin: see ``MiningSettings``.
         device: where to search.
 
@@ -113,9 +117,7 @@ def write_rows(
         UserError: no pair has enough hard negatives.
     """
     rows = _read_lines(folder / ROWS)
-    fewest = min(len(row) - 2 for row in rows)
-    count = fewest if count is None else count
-    if count > fewest:
+    if count > min(len(row) - 2 for row in rows):
         further = [passage for (passage,) in _read_lines(folder / FURTHER)]
         settings = MiningSettings(negatives=count, margin=margin)
         mined = mine_negatives(load(), [(row[0], row[1]) for row in rows], further, settings, device=device)
@@ -143,6 +145,11 @@ def read_rows(folder: Path) -> tuple[Path, dict[str, Any]]:
         share = min(VALID_SHARE, MOST_VALID / sum(1 for _ in lines))
     paraphrases = tuple((name, folder / f"{name}.txt") for name in names)
     return text, {"paraphrase": paraphrases, "document_start": ".", "valid_share": float(f"{share:.3g}")}
+
+
+def _squeezed(text: str) -> str:
+    """The text without white space, which splitting into sentences changes."""
+    return "".join(text.split())
 
 
 def _write_lines(path: Path, rows: Iterable[Iterable[str]]) -> None:

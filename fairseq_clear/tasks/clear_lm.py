@@ -96,6 +96,8 @@ class ClearLMTask(MaskedLMTask):
     def setup_task(cls, cfg: ClearLMConfig, **kwargs: Any) -> "ClearLMTask":
         """Set up the task; UserError if the data's dictionary is missing or damaged, or a setting is wrong."""
         paths = utils.split_paths(cfg.data)
+        if len(paths) > 1 and os.path.isdir(cfg.data):
+            raise UserError(f"{cfg.data}: fairseq separates data folders by {os.pathsep!r}; rename the folder")
         dictionary = os.path.join(paths[0], DICTIONARY)
         if not os.path.exists(dictionary):
             raise UserError(f"{dictionary} does not exist: make the data folder with fairseq-clear prepare")
@@ -176,7 +178,7 @@ class ClearLMTask(MaskedLMTask):
         source = view_maker.source if view_maker is not None else None
         items = len(sentences) if source is None else len(source.text_lengths)
         joint = self.needs.views and self.needs.joint_anchors and self.needs.mlm
-        texts = sentences if source is None else source.mlm_input
+        mlm_input = sentences if source is None else source.mlm_input
         if joint and not isinstance(source, SpanViews):
             raise UserError("--anchor-mlm joint: only works with --views span, whose anchors it masks; leave it out")
         masks = Masks(self.cfg, self.dictionary, as_stock=not self.needs.views) if self.needs.mlm else None
@@ -184,7 +186,7 @@ class ClearLMTask(MaskedLMTask):
             order = np.random.permutation(items)  # noqa: NPY002  (masked_lm's own order)
             order = order.astype(np.int32 if items <= 2**31 else np.int64)  # kept in memory during training
         return ClearDataset(
-            texts if self.needs.mlm else None,
+            mlm_input if self.needs.mlm else None,
             masks,
             view_maker,
             order,
@@ -263,8 +265,8 @@ class ClearLMTask(MaskedLMTask):
             path = os.path.join(paths[(epoch - 1) % len(paths)], split)
             check_data_files(path, self.text_entries, combine=combine)
             if self.cfg.sample_break_mode != "eos" and not kind.needs_documents:
-                texts = super()._load_dataset_split(split, epoch, combine)
-                return BlockDataset(texts, self.cfg.tokens_per_sample, f"{path} ({split})")
+                blocks = super()._load_dataset_split(split, epoch, combine)
+                return BlockDataset(blocks, self.cfg.tokens_per_sample, f"{path} ({split})")
             lines = data_utils.load_indexed_dataset(path, self.source_dictionary, combine=combine)
             if lines is None:
                 raise FileNotFoundError(f"Dataset not found: {split} ({path})")
@@ -274,10 +276,12 @@ class ClearLMTask(MaskedLMTask):
             boundary = str(self.cfg.document_boundary)
             return documents_of(lines, begin, end, boundary=boundary, name=f"{path} ({split})")
         prefix = path if kind.values or self.cfg.hard_negatives else None  # its lines are aligned with others
-        texts = SentenceDataset(lines, begin, end, self.cfg.tokens_per_sample, name=f"{path} ({split})", prefix=prefix)
-        if len(texts) == 0:
+        sentences = SentenceDataset(
+            lines, begin, end, self.cfg.tokens_per_sample, name=f"{path} ({split})", prefix=prefix
+        )
+        if len(sentences) == 0:
             raise UserError(f"{path}: {split} holds no sentence, only blank lines")
-        return texts
+        return sentences
 
     @classmethod
     def check_run(cls, cfg: Any) -> None:
@@ -315,7 +319,7 @@ class ClearLMTask(MaskedLMTask):
             self._run_record(trainer)
             log_summary(self, trainer)
         if trainer.get_num_updates() == 0 and isinstance(self.model, ContrastiveModel):
-            self.model.begin_training()
+            self.model.begin()
 
     def _run_record(self, trainer: Any) -> dict[str, Any]:
         if not self.record:

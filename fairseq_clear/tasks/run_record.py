@@ -23,7 +23,7 @@ from fairseq_clear.spec import setting_names
 from fairseq_clear.tasks.corpus_mix import parse_mix, shards_of
 from fairseq_clear.text.data_folders import DICTIONARY, read_dictionary
 from fairseq_clear.text.synonym_files import SYNONYMS_NPZ
-from fairseq_clear.views.paraphrase_views import ORIGINAL, PARAPHRASES
+from fairseq_clear.views.paraphrase_views import ORIGINAL, aligned_folder
 from fairseq_clear.views.view_table import find_view_source
 
 # Settings of fairseq's own sections that determine the result of a run, by what they determine. All others of these sections
@@ -222,7 +222,7 @@ def _hash_texts(cfg: Any, folders: list[Path]) -> str:
     """Hash of the training texts of data folders, of their paraphrases and of their hard negatives."""
     names = [name for name in find_view_source(cfg.task.views)[1].values if name != ORIGINAL]
     names += cfg.task.hard_negatives.split(",") if cfg.task.hard_negatives else []
-    parts = [folder / part for folder in folders for part in ("", *(f"{PARAPHRASES}/{name}" for name in names))]
+    parts = [Path(part) for f in map(str, folders) for part in (f, *(aligned_folder(f, name) for name in names))]
     prefixes = [part / cfg.dataset.train_subset for part in parts]
     existing = [Path(f"{prefix}{end}") for prefix in prefixes for end in (".idx", ".bin")]
     hashes = "".join(content_hash(path) for path in existing if path.is_file())

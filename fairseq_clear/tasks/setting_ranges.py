@@ -1,4 +1,4 @@
-"""The valid ranges of the plugin's settings, and of six of fairseq, checked before anything is written."""
+"""The valid ranges of the plugin's settings, and of some of fairseq, checked before anything is written."""
 
 import math
 from argparse import Namespace
@@ -10,12 +10,13 @@ from omegaconf import DictConfig, OmegaConf
 from fairseq_clear.errors import UserError
 from fairseq_clear.views.view_table import find_view_source
 
-# Range in words -> whether a number is in it -> names of settings: the plugin's, and the six of fairseq that fail late or
+# Range in words -> whether a number is in it -> names of settings: the plugin's, and those of fairseq that fail late or
 # train nothing. If a setting is a list, each number must be in the range. None means "not given" and is always allowed.
 Ranges = dict[str, tuple[Callable[[float], bool], str]]
 WHOLE: Ranges = {
     "a whole number, 1 or more": (lambda n: n >= 1, "batch_size max_tokens update_freq mlm_copies queue_size segments"),
-    "a whole number from 0 to 4294967295": (lambda n: 0 <= n < 2**32, "seed"),
+    # fairseq adds the epoch to it; numpy takes seeds below 2**32
+    "a whole number from 0 to 2147483647": (lambda n: 0 <= n < 2**31, "seed"),
     "a whole number, 0 or more": (
         lambda n: n >= 0,
         "frozen_layers projection_layers projection_hidden_dim projection_dim encode_chunk_size",
@@ -26,10 +27,13 @@ WHOLE: Ranges = {
 REAL: Ranges = {
     "0 or more": (lambda n: n >= 0, "lr contrastive_weight mlm_weight regularizer_weight"),
     "a number above 0": (lambda n: n > 0, "temperature layer_norm_eps"),
-    "a number from 0 to 1": (lambda n: 0 <= n <= 1, "key_momentum"),
+    "a number from 0 to 1": (lambda n: 0 <= n <= 1, "key_momentum random_token_prob leave_unmasked_prob"),
+    "a number above 0 and below 1": (lambda n: 0 < n < 1, "mask_prob"),
 }
 NUMBERS = {name: words for words, (_, names) in (WHOLE | REAL).items() for name in names.split()}
-SECTIONS = ("common", "dataset", "optimization", "task", "criterion", "model")
+SECTIONS = ("common", "dataset", "optimization", "task", "criterion", "model", "optimizer")
+# Flags of masked_lm that clear_lm does not read
+UNREAD = ("include_target_tokens", "skip_masking", "d2v2_multi")
 
 
 def check_numbers(cfg: DictConfig) -> None:
@@ -88,9 +92,25 @@ def _contradictions(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         yield "--hard-negatives: has no effect without a contrastive term; leave it out, or give --contrastive-weight 1"
     if str(task.get("augment_texts")) == "positives" and task.get("augment") == "none":
         yield "--augment-texts positives: has no effect with --augment none; leave one of them out"
-    views, setting = str(task.get("views", "same")), "same_document_negatives"
-    if str(task.get(setting)) == "exclude" and setting not in find_view_source(views)[0].settings:
-        yield f"--same-document-negatives exclude: has no effect with --views {views}; give --views span"
+    views = str(task.get("views", "same"))
+    kind = find_view_source(views)[0]
+    for setting, default in (("same_document_negatives", "include"), ("short_documents", "clip")):
+        if str(task.get(setting, default)) != default and setting not in kind.settings:
+            yield f"{_typed(setting, task[setting])}: has no effect with --views {views}; give --views span"
+    if str(task.get("document_boundary", "blank")) != "blank" and not kind.needs_documents:
+        yield f"{_typed('document_boundary', task['document_boundary'])}: has no effect with --views {views}; leave it out"
+    reads_lines = kind.needs_documents or str(task.get("sample_break_mode")) == "eos"
+    if str(task.get("shorten_method", "none")) != "none" and reads_lines:
+        yield f"{_typed('shorten_method', task['shorten_method'])}: has no effect, as long lines are split; leave it out"
+    for setting in UNREAD:
+        if task.get(setting) and task.get("_name") == "clear_lm":
+            yield f"--{setting.replace('_', '-')}: has no effect with --task clear_lm; leave it out"
+    if task.get("random_token_prob", 0) + task.get("leave_unmasked_prob", 0) > 1:
+        yield "--random-token-prob and --leave-unmasked-prob: their sum is above 1; give smaller ones"
+    common, optimizer = sections["common"], sections["optimizer"]
+    is_flat = common.get("fp16") and not common.get("fp16_no_flatten_grads")
+    if optimizer.get("_name") == "clear_adamw" and is_flat and not optimizer.get("decay_vectors"):
+        yield "--optimizer clear_adamw: with --fp16 it needs --fp16-no-flatten-grads or --decay-vectors; add one of them"
     if task.get("mlm_copies", 1) > 1 and criterion.get("anchor_mlm") == "joint":
         yield "--mlm-copies: has no effect with --anchor-mlm joint; leave one of them out"
     positions, longest = model.get("max_positions"), task.get("tokens_per_sample")

@@ -77,8 +77,8 @@ class StsValidation(_Validation):
     def __init__(self, source: str, data_bin: str) -> None:
         self.data = read_sts(source, "STS-B-dev") if os.path.isdir(source) else read_sts_file(source)
         super().__init__(data_bin, {DEFAULT: self.data.texts()})
-        texts = len(self.texts[DEFAULT])
-        logger.info("%s: %d pairs of %s, %d different texts", self.flag, len(self.data), self.data.name, texts)
+        count = len(self.texts[DEFAULT])
+        logger.info("%s: %d pairs of %s, %d different texts", self.flag, len(self.data), self.data.name, count)
 
     def measure(self, vectors_of: VectorsOf, model: Any) -> float:
         """The correlation; 0 for a collapsed model, all of whose cosines are equal."""

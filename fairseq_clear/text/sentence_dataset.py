@@ -63,10 +63,11 @@ class SentenceDataset:
         """Return several samples."""
         lines, lengths = self.lines[indices].astype(np.int64), self.sizes[indices].astype(np.int64) - 2
         begins = np.zeros_like(lengths)
-        if self.prefix is None:
+        if self.prefix is None and self.cut:
             full = self.text.sizes[lines].astype(np.int64) - 1
             long = np.flatnonzero(full > self.part_tokens)
-            part = indices[long] - np.searchsorted(self.lines, lines[long])
+            # of the type of self.lines, which numpy would otherwise convert as a whole
+            part = indices[long] - np.searchsorted(self.lines, self.lines[indices[long]])
             begins[long] = full[long] * part // -(-full[long] // self.part_tokens)
         return self.text.framed(lines, begins, lengths, self.bos, self.eos)
 
@@ -84,13 +85,13 @@ class BlockDataset(PrependTokenDataset):
     blocks as possible, of nearly equal length.
 
     Args:
-        texts: a TokenBlockDataset with ``<s>`` before each block, as fairseq's masked_lm makes it.
+        prepended: a TokenBlockDataset with ``<s>`` before each block, as fairseq's masked_lm makes it.
         max_tokens: maximum length of a sample, including ``<s>``.
         name: name of the split, for the log.
     """
 
-    def __init__(self, texts: PrependTokenDataset, max_tokens: int, name: str) -> None:
-        blocks = texts.dataset
+    def __init__(self, prepended: PrependTokenDataset, max_tokens: int, name: str) -> None:
+        blocks = prepended.dataset
         slices = blocks.slice_indices  # (B, 2); the 16 bits of blocks.sizes overflow
         lengths = slices[:, 1] - slices[:, 0]
         if (lengths > max_tokens - 1).any():
@@ -105,7 +106,7 @@ class BlockDataset(PrependTokenDataset):
                 "%s: %d sentences longer than --tokens-per-sample %d, split into %d samples",
                 *(name, int((counts > 1).sum()), max_tokens, len(places)),
             )
-        super().__init__(blocks, texts.token)
+        super().__init__(blocks, prepended.token)
         self.text = lines_of(blocks.dataset)
 
     def rows(self, indices: Tokens) -> Ragged:

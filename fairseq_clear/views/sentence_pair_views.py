@@ -236,8 +236,8 @@ class TitleViews(ViewSource):
         is_lone, is_long = counts == 1, lengths > min(longest, self.room)
         is_repeated = repeated_first_lines(documents, ~is_lone & ~is_long, lengths)
         self.items = np.flatnonzero(~(is_lone | is_long | is_repeated))
-        why = f"{is_lone.sum()} have one line, {(is_long & ~is_lone).sum()} begin with more than {longest} tokens, and "
-        why += f"{is_repeated.sum()} share their first line with another"
+        why = f"{is_lone.sum()} have one line, {(is_long & ~is_lone).sum()} begin with more than "
+        why += f"{min(longest, self.room)} tokens, and {is_repeated.sum()} share their first line with another"
         logger.info("%s: %d of %d documents have a title; %s", documents.name, len(self.items), len(counts), why)
         if not len(self.items):
             raise UserError(

@@ -18,9 +18,9 @@ CHOICE = 1  # purpose of the draw of an anchor with which the model may make a c
 NO_PROMPT = np.zeros(0, np.int64)
 
 
-def _which_prompt(texts: int, each: int) -> Tokens:
-    """For texts of anchors, ``each`` for an anchor, which of the two prompts each gets: 0 the anchor, 1 the others."""
-    return (np.arange(texts) % each > 0).astype(np.int64)
+def _which_prompt(rows: int, each: int) -> Tokens:
+    """Which prompt each row gets, of ``each`` rows for an anchor: 0 the anchor, 1 the others."""
+    return (np.arange(rows) % each > 0).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -71,13 +71,13 @@ class ViewMaker:
         of_items = Draws.of(self.seed, epoch, indices, 0)
         pairs = self.source.pairs(indices, of_items.fold(0))
         source, anchors = self.source, self.source.anchors
-        texts = anchors * pairs.each  # of an item
+        rows = anchors * pairs.each  # of an item
         if self.augment.is_identity:
             augmented = unchanged(pairs.texts)
         else:
-            number = np.tile(np.arange(texts), len(indices))  # of each text in its item
-            epochs = np.repeat(epoch, texts) if np.ndim(epoch) else epoch
-            draws = Draws.of(self.seed, epochs, np.repeat(indices, texts), number + 1)
+            number = np.tile(np.arange(rows), len(indices))  # of each text in its item
+            epochs = np.repeat(epoch, rows) if np.ndim(epoch) else epoch
+            draws = Draws.of(self.seed, epochs, np.repeat(indices, rows), number + 1)
             if self.only_positives:
                 role = number % pairs.each
                 is_positive = ((role > 0) & (role <= source.positives)).astype(np.int64)

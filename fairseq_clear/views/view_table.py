@@ -27,14 +27,14 @@ from fairseq_clear.views.view_source import Pairs, TokenSource, ViewSource
 class SameText(ViewSource):
     """``same``: the sequence itself, twice (CLEAR section 3.1, SimCSE)."""
 
-    def __init__(self, texts: TokenSource) -> None:
-        self.texts = texts
-        sizes = np.asarray(texts.sizes)
+    def __init__(self, sentences: TokenSource) -> None:
+        self.sentences = sentences
+        sizes = np.asarray(sentences.sizes)
         self.text_lengths = np.broadcast_to(sizes[:, None], (len(sizes), 2))  # not a copy, to save memory
 
     def pairs(self, indices: Tokens, draws: Draws) -> Pairs:
         """Return each text twice; nothing is random."""
-        texts = self.texts.rows(indices)
+        texts = self.sentences.rows(indices)
         twice = texts.select(np.repeat(np.arange(len(texts)), 2))
         return Pairs(twice, content_hashes(texts))
 
@@ -115,7 +115,7 @@ def find_view_source(spec: str) -> tuple[ViewSourceKind, Step]:
 
 def build_view_source(
     spec: str,
-    texts: Any,
+    sentences: Any,
     *,
     aligned: Callable[[str], TokenSource] | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -123,7 +123,7 @@ def build_view_source(
     """Build the view source that a spec names.
 
     Args:
-        texts: a TokenSource, or Documents if the source needs documents.
+        sentences: a TokenSource, or Documents if the source needs documents.
         aligned: function that returns the aligned texts with a given name, for a source with positional values.
         settings: settings of the task.
 
@@ -133,5 +133,5 @@ def build_view_source(
     kind, step = find_view_source(spec)
     knobs = check_knobs(step, kind.knobs, flag="--views", allow_values=bool(kind.values))
     if kind.values:
-        return kind.build(texts, aligned=aligned, names=step.values, **knobs)
-    return kind.build(texts, **{name: (settings or {})[name] for name in kind.settings}, **knobs)
+        return kind.build(sentences, aligned=aligned, names=step.values, **knobs)
+    return kind.build(sentences, **{name: (settings or {})[name] for name in kind.settings}, **knobs)

@@ -13,34 +13,21 @@ from fairseq_clear.augmentations import AUGMENTATIONS, SynonymTable
 from fairseq_clear.augmentations.chain import build_augmentation
 from fairseq_clear.augmentations.eda import apply_eda
 from fairseq_clear.errors import UserError
-from tests.augmentations.cases import (
-    CONTENTS,
-    EOS,
-    IS_WORD_START,
-    MASK,
-    ROWS,
-    SEEDS,
-    SYMBOLS,
-    array,
-    is_word,
-    make_view,
-    one,
-    split_words,
-)
+from tests.augmentations import cases
 
 ALPHAS = st.integers(1, 20).map(lambda twentieths: twentieths / 20)
 
 
-def eda(tokens, seed, symbols=SYMBOLS, **knobs):
-    return one(apply_eda)(tokens, np.random.default_rng(seed), symbols=symbols, **knobs)
+def eda(tokens, seed, symbols=cases.SYMBOLS, **knobs):
+    return cases.one(apply_eda)(tokens, np.random.default_rng(seed), symbols=symbols, **knobs)
 
 
 def words_of(tokens):
-    return [tuple(tokens[start:end]) for start, end in split_words(tokens)]
+    return [tuple(tokens[start:end]) for start, end in cases.split_words(tokens)]
 
 
 def proper(tokens):
-    return sum(is_word(tokens, start) for start, _ in split_words(tokens))
+    return sum(cases.is_word(tokens, start) for start, _ in cases.split_words(tokens))
 
 
 def lone(length):
@@ -48,47 +35,47 @@ def lone(length):
     return [(12, 13, 7, 9)[place % 4] for place in range(length)]
 
 
-@given(CONTENTS, SEEDS, ALPHAS)
+@given(cases.CONTENTS, cases.SEEDS, ALPHAS)
 @settings(max_examples=150, deadline=None)
 def test_replacement(tokens, seed, alpha):
     result, source = eda(tokens, seed, alpha=alpha, ops="sr")
     changed = 0
     place = 0
-    for start, end in split_words(tokens):
+    for start, end in cases.split_words(tokens):
         new = [i for i in range(len(result)) if start <= source[i] < end]
         assert new == list(range(place, place + len(new))), "words keep their order"
         place += len(new)
         old, new = tuple(tokens[start:end]), tuple(result[new].tolist())
-        assert new == old or new in ROWS[old]
+        assert new == old or new in cases.ROWS[old]
         changed += new != old
     assert changed <= max(1, np.floor(alpha * proper(tokens)) + 1)
 
 
-@given(CONTENTS, SEEDS, ALPHAS)
+@given(cases.CONTENTS, cases.SEEDS, ALPHAS)
 @settings(max_examples=150, deadline=None)
 def test_insertion(tokens, seed, alpha):
     result, source = eda(tokens, seed, alpha=alpha, ops="ri")
     old = source >= 0
     assert source[old].tolist() == list(range(len(tokens))) and result[old].tolist() == tokens
     assert len(result) - len(tokens) <= max(4, np.ceil(alpha * len(tokens)))
-    starts = {start for start, _ in split_words(tokens)} | {len(tokens)}
+    starts = {start for start, _ in cases.split_words(tokens)} | {len(tokens)}
     new = np.flatnonzero(~old)
     # between words, never within one
     assert all(
         int(source[i + 1 :][source[i + 1 :] >= 0][0] if (source[i:] >= 0).any() else len(tokens)) in starts for i in new
     )
-    alternatives = {new for old_word in words_of(tokens) for new in ROWS.get(old_word, [])}
+    alternatives = {new for old_word in words_of(tokens) for new in cases.ROWS.get(old_word, [])}
     assert set(result[new].tolist()) <= {piece for word in alternatives for piece in word}
     if any(len(word) <= 4 for word in alternatives):
         assert len(new) > 0
 
 
-@given(CONTENTS, SEEDS, ALPHAS)
+@given(cases.CONTENTS, cases.SEEDS, ALPHAS)
 @settings(max_examples=150, deadline=None)
 def test_swap(tokens, seed, alpha):
     result, source = eda(tokens, seed, alpha=alpha, ops="rs")
-    assert sorted(source.tolist()) == list(range(len(tokens))) and (result == array(tokens)[source]).all()
-    spans = split_words(tokens)
+    assert sorted(source.tolist()) == list(range(len(tokens))) and (result == cases.array(tokens)[source]).all()
+    spans = cases.split_words(tokens)
     starts = dict(spans)
     place, order = 0, []
     while place < len(source):
@@ -98,23 +85,25 @@ def test_swap(tokens, seed, alpha):
         assert source[place : place + length].tolist() == list(range(start, start + length))
         order.append(start)
         place += length
-    fixed = [not is_word(tokens, start) for start, _ in spans]
+    fixed = [not cases.is_word(tokens, start) for start, _ in spans]
     assert all(order[i] == spans[i][0] for i in range(len(spans)) if fixed[i])
     moved = sum(order[i] != spans[i][0] for i in range(len(spans)))
     assert moved <= 2 * max(1, np.floor(alpha * proper(tokens)) + 1)
 
 
-@given(CONTENTS, SEEDS, ALPHAS)
+@given(cases.CONTENTS, cases.SEEDS, ALPHAS)
 @settings(max_examples=150, deadline=None)
 def test_deletion(tokens, seed, alpha):
     result, source = eda(tokens, seed, alpha=alpha, ops="rd")
-    assert (np.diff(source) > 0).all() and (result == array(tokens)[source]).all()
+    assert (np.diff(source) > 0).all() and (result == cases.array(tokens)[source]).all()
     kept = set(source.tolist())
-    for start, end in split_words(tokens):
+    for start, end in cases.split_words(tokens):
         assert len(kept & set(range(start, end))) in (0, end - start), "words go whole"
-        assert is_word(tokens, start) or start in kept
+        assert cases.is_word(tokens, start) or start in kept
     if proper(tokens):
-        assert any(is_word(tokens, start) and start in kept for start, _ in split_words(tokens)), "never all"
+        assert any(cases.is_word(tokens, start) and start in kept for start, _ in cases.split_words(tokens)), (
+            "never all"
+        )
 
 
 def test_each_word_is_deleted_with_probability_alpha():
@@ -125,8 +114,10 @@ def test_each_word_is_deleted_with_probability_alpha():
 
 
 def test_the_word_that_stays_alone_is_drawn_uniformly():
-    results = Counter(tuple(eda([12, 13, EOS, 7, 14], seed, alpha=1.0, ops="rd")[0].tolist()) for seed in range(1500))
-    assert set(results) == {(12, EOS), (13, EOS), (EOS, 7, 14)}
+    results = Counter(
+        tuple(eda([12, 13, cases.EOS, 7, 14], seed, alpha=1.0, ops="rd")[0].tolist()) for seed in range(1500)
+    )
+    assert set(results) == {(12, cases.EOS), (13, cases.EOS), (cases.EOS, 7, 14)}
     assert chisquare(list(results.values())).pvalue > 1e-3
 
 
@@ -149,11 +140,11 @@ def test_one_operation_a_text_or_all():
     kinds = Counter()
     for seed in range(2000):
         result, source = eda(tokens, seed)
-        if sorted(source.tolist()) == list(range(len(tokens))) and (result == array(tokens)[source]).all():
+        if sorted(source.tolist()) == list(range(len(tokens))) and (result == cases.array(tokens)[source]).all():
             kinds["rs or nothing"] += 1
         elif (source < 0).any():
             kinds["ri"] += 1
-        elif len(set(source.tolist())) < len(tokens) and (result == array(tokens)[source]).all():
+        elif len(set(source.tolist())) < len(tokens) and (result == cases.array(tokens)[source]).all():
             kinds["rd"] += 1
         else:
             kinds["sr"] += 1
@@ -183,21 +174,21 @@ def test_operations_one_after_the_other_draw_independently():
 
 def test_texts_without_words_or_synonyms():
     for ops in ("sr", "ri", "rs", "rd"):
-        assert eda([EOS, MASK], 1, alpha=1.0, ops=ops)[0].tolist() == [EOS, MASK]
+        assert eda([cases.EOS, cases.MASK], 1, alpha=1.0, ops=ops)[0].tolist() == [cases.EOS, cases.MASK]
     for ops in ("sr", "ri"):
         assert eda([12, 13], 1, alpha=1.0, ops=ops)[0].tolist() == [12, 13]
     assert eda([12], 1, alpha=1.0, ops="rs-rd", draw="all")[0].tolist() == [12]
 
 
-@given(CONTENTS, SEEDS, st.sampled_from(["rs", "rd", "rs-rd", "rd-rs"]))
+@given(cases.CONTENTS, cases.SEEDS, st.sampled_from(["rs", "rd", "rs-rd", "rd-rs"]))
 @settings(max_examples=80, deadline=None)
 def test_swap_and_deletion_need_no_rows(tokens, seed, ops):
-    without = replace(SYMBOLS, synonyms=SynonymTable.build({}, IS_WORD_START))
+    without = replace(cases.SYMBOLS, synonyms=SynonymTable.build({}, cases.IS_WORD_START))
     views = []
-    for symbols in (SYMBOLS, without):
+    for symbols in (cases.SYMBOLS, without):
         chain = build_augmentation(f"eda:alpha=0.5,draw=all,ops={ops}", symbols)
         assert chain.needs_words and not chain.needs_synonyms
-        view = make_view(chain, tokens, np.random.default_rng(seed))
+        view = cases.make_view(chain, tokens, np.random.default_rng(seed))
         assert (view.words, view.substituted) == (0, 0), "nothing is counted that cannot be substituted"
         views.append((view.tokens.tolist(), view.source.tolist()))
     assert views[0] == views[1]
@@ -205,27 +196,29 @@ def test_swap_and_deletion_need_no_rows(tokens, seed, ops):
 
 def test_an_operation_that_draws_synonyms_needs_the_table():
     for ops, needs in {"sr": True, "rs-ri": True, "sr-ri-rs-rd": True, "rs-rd": False, "rd": False}.items():
-        bare = replace(SYMBOLS, synonyms=None)
+        bare = replace(cases.SYMBOLS, synonyms=None)
         chain = build_augmentation(f"del-word/eda:ops={ops}", bare)
         assert (chain.needs_words, chain.needs_synonyms) == (True, needs)
-    mixed = make_view(build_augmentation("subs:ratio=0+eda:ops=rd,alpha=0", SYMBOLS), [4, 12], np.random.default_rng(1))
+    mixed = cases.make_view(
+        build_augmentation("subs:ratio=0+eda:ops=rd,alpha=0", cases.SYMBOLS), [4, 12], np.random.default_rng(1)
+    )
     assert mixed.words == 4, "with steps that draw synonyms, its words count as before"
 
 
 def test_a_synonym_over_the_budget_is_left_out():
-    long = SynonymTable.build({(4,): [(5, 14, 14, 14, 14, 14)]}, IS_WORD_START)
-    symbols = replace(SYMBOLS, synonyms=long)
+    long = SynonymTable.build({(4,): [(5, 14, 14, 14, 14, 14)]}, cases.IS_WORD_START)
+    symbols = replace(cases.SYMBOLS, synonyms=long)
     for ops in ("sr", "ri"):
         assert eda([4, 4], 1, symbols, alpha=1.0, ops=ops)[0].tolist() == [4, 4]
         assert len(eda([4] * 6, 1, symbols, alpha=1.0, ops=ops)[0]) <= 12
 
 
 def test_the_spec_says_which_operations():
-    spec = build_augmentation("eda:ops=rs-rd", SYMBOLS).spec
+    spec = build_augmentation("eda:ops=rs-rd", cases.SYMBOLS).spec
     assert spec == "eda:alpha=0.1,ops=rs-rd,draw=one"
     for bad in ("eda:ops=sr-xx", "eda:ops=sr-sr", "eda:ops=sr.ri", "eda:draw=two"):
         with pytest.raises(UserError, match="sr, ri, rs, rd, joined by '-'"):
-            build_augmentation(bad, SYMBOLS)
+            build_augmentation(bad, cases.SYMBOLS)
     bound = AUGMENTATIONS["eda"].bound
     assert bound(100, {"alpha": 0.1, "ops": "rs-rd", "draw": "all"}) == 100
     assert bound(100, {"alpha": 0.1, "ops": "sr-ri", "draw": "one"}) == 110

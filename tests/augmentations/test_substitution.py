@@ -13,32 +13,19 @@ from scipy.stats import chisquare
 from fairseq_clear.augmentations import SynonymTable
 from fairseq_clear.augmentations.substitution import count_words, substitute_words
 from fairseq_clear.tokens import Ragged
-from tests.augmentations.cases import (
-    CONTENTS,
-    DELETE,
-    EOS,
-    IS_WORD_START,
-    MASK,
-    ROWS,
-    SEEDS,
-    SYMBOLS,
-    array,
-    is_word,
-    one,
-    split_words,
-)
+from tests.augmentations import cases
 
 
-def substitute(tokens, seed, ratio, symbols=SYMBOLS):
-    return one(substitute_words)(tokens, np.random.default_rng(seed), symbols=symbols, ratio=ratio)
+def substitute(tokens, seed, ratio, symbols=cases.SYMBOLS):
+    return cases.one(substitute_words)(tokens, np.random.default_rng(seed), symbols=symbols, ratio=ratio)
 
 
 def counted(before, after, source):
     """The counts of one text and its view, between another text and an empty one."""
-    other, source = array([4, 5]), np.array(source, np.int64)
-    befores, afters = (Ragged.of([other, array(text), array([])]) for text in (before, after))
+    other, source = cases.array([4, 5]), np.array(source, np.int64)
+    befores, afters = (Ragged.of([other, cases.array(text), cases.array([])]) for text in (before, after))
     sources = np.concatenate([[0, 1], np.where(source < 0, -1, source + 2)])
-    (first, words, empty), (unchanged, replaced, nothing) = count_words(befores, afters, sources, SYMBOLS)
+    (first, words, empty), (unchanged, replaced, nothing) = count_words(befores, afters, sources, cases.SYMBOLS)
     assert (first, unchanged, empty, nothing) == (2, 0, 0, 0)
     return words, replaced
 
@@ -46,7 +33,7 @@ def counted(before, after, source):
 def read_words(tokens, result, source):
     """[(word, what stands in its place)], checking that words keep their order and that nothing stands between them."""
     pairs, place = [], 0
-    for start, end in split_words(tokens):
+    for start, end in cases.split_words(tokens):
         taken = [i for i in range(len(result)) if start <= source[i] < end]
         assert taken == list(range(place, place + len(taken)))
         place += len(taken)
@@ -57,15 +44,15 @@ def read_words(tokens, result, source):
     return pairs
 
 
-@given(CONTENTS, SEEDS, st.integers(0, 20))
+@given(cases.CONTENTS, cases.SEEDS, st.integers(0, 20))
 @settings(max_examples=300, deadline=None)
 def test_whole_words_become_their_alternatives_and_nothing_else_changes(tokens, seed, twentieths):
     ratio = twentieths / 20
     result, source = substitute(tokens, seed, ratio)
     pairs = read_words(tokens, result.tolist(), source.tolist())
     changed = [(old, new) for old, new in pairs if old != new]
-    assert all(new in ROWS[old] for old, new in changed)
-    words = sum(is_word(tokens, start) for start, _ in split_words(tokens))
+    assert all(new in cases.ROWS[old] for old, new in changed)
+    words = sum(cases.is_word(tokens, start) for start, _ in cases.split_words(tokens))
     assert len(changed) <= math.floor(ratio * words) + 1
     assert len(result) <= len(tokens) + math.ceil(ratio * len(tokens))
     assert counted(tokens, result, source) == (words, len(changed))
@@ -73,16 +60,24 @@ def test_whole_words_become_their_alternatives_and_nothing_else_changes(tokens, 
 
 def test_words_are_never_crossed():
     # (4, 14) and (8, 15, 16) are words with synonyms; a special, a start or the text's border between the pieces parts them
-    for tokens in ([4, EOS, 14], [4, MASK, 14], [4, DELETE, 14], [8, 15, EOS, 16], [14, 4], [8, 15], [4, 14, 17]):
-        inside = [word for word in ROWS if word in {tuple(tokens[a:b]) for a, b in split_words(tokens)}]
+    for tokens in (
+        [4, cases.EOS, 14],
+        [4, cases.MASK, 14],
+        [4, cases.DELETE, 14],
+        [8, 15, cases.EOS, 16],
+        [14, 4],
+        [8, 15],
+        [4, 14, 17],
+    ):
+        inside = [word for word in cases.ROWS if word in {tuple(tokens[a:b]) for a, b in cases.split_words(tokens)}]
         pairs = read_words(tokens, *map(list, substitute(tokens, 1, 1.0)))
         assert [old for old, new in pairs if old != new] == inside
     # without the border it is one word
-    assert read_words([4, 14], *map(list, substitute([4, 14], 1, 1.0)))[0][1] in ROWS[(4, 14)]
+    assert read_words([4, 14], *map(list, substitute([4, 14], 1, 1.0)))[0][1] in cases.ROWS[(4, 14)]
 
 
 def test_specials_are_no_words_for_the_ratio():
-    tokens = [4, MASK, EOS, DELETE] * 4
+    tokens = [4, cases.MASK, cases.EOS, cases.DELETE] * 4
     for seed in range(5):
         result, source = substitute(tokens, seed, 0.5)
         assert (result == 5).sum() == 2
@@ -106,16 +101,16 @@ def test_words_and_alternatives_are_drawn_uniformly():
     new = [result for result in results if result != tokens]
     first = [result for result in new if result[-3:] == [12, 4, 14]]
     counts = Counter(tuple(result[:-3]) for result in first)
-    assert set(counts) == set(ROWS[(4, 14)])
+    assert set(counts) == set(cases.ROWS[(4, 14)])
     assert chisquare([len(first), len(new) - len(first)]).pvalue > 1e-3
     assert chisquare(list(counts.values())).pvalue > 1e-3
 
 
-GROWING = SynonymTable.build({(4,): [(5,) + (14,) * 3], (6,): [(7,)], (8, 15): [(9,)]}, IS_WORD_START)
+GROWING = SynonymTable.build({(4,): [(5,) + (14,) * 3], (6,): [(7,)], (8, 15): [(9,)]}, cases.IS_WORD_START)
 
 
 def test_replacements_that_exceed_the_bound_are_skipped_at_random_and_others_are_not():
-    symbols = replace(SYMBOLS, synonyms=GROWING)
+    symbols = replace(cases.SYMBOLS, synonyms=GROWING)
     tokens = [4, 4, 6, 12]  # at ratio 0.75 three tokens more: one (4,) can grow, (6,) always fits
     results = {tuple(substitute(tokens, seed, 0.75, symbols)[0]) for seed in range(200)}
     grown = (5, 14, 14, 14)
@@ -123,7 +118,7 @@ def test_replacements_that_exceed_the_bound_are_skipped_at_random_and_others_are
 
 
 def test_words_that_shrink_make_room_for_words_that_grow():
-    symbols = replace(SYMBOLS, synonyms=GROWING)
+    symbols = replace(cases.SYMBOLS, synonyms=GROWING)
     tokens = [4, 8, 15, 8, 15, 12, 12, 12]  # ratio 1/8: one token more, or three with two shrinking words
     everything = {tuple(substitute(tokens, seed, 0.125, symbols)[0]) for seed in range(100)}
     assert max(map(len, everything)) <= 9
@@ -132,10 +127,10 @@ def test_words_that_shrink_make_room_for_words_that_grow():
 
 
 def test_counting_tells_deleted_words_from_substituted_ones():
-    before = array([4, 14, 12, 13, 4, 14])
-    after, source = array([6, DELETE, 13, 4, 14]), array([0, -1, 3, 4, 5])
+    before = cases.array([4, 14, 12, 13, 4, 14])
+    after, source = cases.array([6, cases.DELETE, 13, 4, 14]), cases.array([0, -1, 3, 4, 5])
     assert counted(before, after, source) == (4, 1)
-    moved, moved_source = array([13, 4, 14, 4, 14, 12]), array([3, 4, 5, 0, 1, 2])
+    moved, moved_source = cases.array([13, 4, 14, 4, 14, 12]), cases.array([3, 4, 5, 0, 1, 2])
     assert counted(before, moved, moved_source) == (4, 0)
     assert counted([9], [9, 9], [0, 0]) == (1, 1)
     assert counted([], [], []) == (0, 0)

@@ -22,6 +22,6 @@ def test_words_of_every_text(contents):
             texts.append(number)
         begin += len(content)
     assert list(zip(words.starts, words.starts + words.lengths, strict=True)) == starts
-    assert (words.rows.tolist(), words.is_special.tolist(), words.texts.tolist()) == (rows, special, texts)
+    assert (words.rows.tolist(), words.is_special.tolist(), words.text_of.tolist()) == (rows, special, texts)
     ordinary = [sum(not s for s, t in zip(special, texts, strict=True) if t == n) for n in range(len(contents))]
     assert words.ordinary.tolist() == ordinary

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -66,12 +65,7 @@ def no_library(monkeypatch: pytest.MonkeyPatch) -> None:
         (no_library, "fairseq does not load: gone"),
     ],
 )
-def test_the_only_problem_is_named(
-    breaks: Callable[[pytest.MonkeyPatch], None],
-    problem: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_only_problem_is_named(breaks, problem, capsys, monkeypatch) -> None:
     patches.apply()
     breaks(monkeypatch)
     status, found = report(capsys)

@@ -1,5 +1,6 @@
 """``fairseq-clear embed`` as a user types it."""
 
+import errno
 import gzip
 import io
 import json
@@ -16,7 +17,7 @@ import pytest
 from fairseq_clear.cli.main import main
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.text.tokenizers import WhitespaceTokenizer
-from tests.conftest import WORDS, sentences
+from tests.conftest import WORDS, rejected, sentences
 
 TEXTS = ["", *sentences(25, seed=4), " ".join(WORDS[:40])]
 
@@ -84,8 +85,13 @@ def test_json_lines_by_pipe(flags, encoder, capsys, monkeypatch):
     np.testing.assert_allclose([record["embedding"] for record in records], encoder.encode(TEXTS), atol=1e-6)
     assert err.startswith(f"{len(TEXTS)} sentences") and "wrote" not in err
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"\xff")))
-    assert main(["embed", "-", *flags]) == 2
-    assert "error: standard input:1: byte 0xff" in capsys.readouterr().err
+    rejected(capsys, ["embed", "-", *flags], "standard input:1: byte 0xff")
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("fairseq_clear.cli.embed.shutil.copyfileobj", full)
+    rejected(capsys, ["embed", "-", *flags], "(No space left on device); set TMPDIR to another folder")
 
 
 def test_a_pipe_with_a_name(source, tmp_path, flags, encoder):

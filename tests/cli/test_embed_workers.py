@@ -1,4 +1,4 @@
-"""``fairseq-clear embed`` with several workers: the bytes of one, resuming after a kill, and one line for an error."""
+"""``fairseq-clear embed`` with several workers: the bytes of one process, resuming after a kill, and one line for an error."""
 
 import io
 import random
@@ -16,7 +16,7 @@ from tests.conftest import WORDS, run, run_workers
 pytestmark = pytest.mark.slow
 
 LINES = 3 * BLOCK + 500  # four blocks
-# main() of fairseq-clear; a worker that meets a block for the n-th time dies, or fails
+# main() of fairseq-clear, in which one worker is killed or fails at its second block
 FAIL = """
 import os, signal, sys
 from fairseq_clear.shared_work import join_workers
@@ -72,9 +72,7 @@ def test_workers_write_the_bytes_of_one_process(count: int, whole: bytes, comman
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_int8_is_that_of_the_vectors_of_one_process(
-    count: int, whole: bytes, command: list[str], tmp_path: Path
-) -> None:
+def test_int8_equals_one_process(count: int, whole: bytes, command: list[str], tmp_path: Path) -> None:
     output = tmp_path / "out.npy"
     ended = run_workers(count, sys.executable, "-m", "fairseq_clear.cli", *command, str(output), "--dtype", "int8")
     assert names(tmp_path) == ["out.npy", "out.scales.npy"]
@@ -95,7 +93,7 @@ def test_a_job_that_lost_a_worker_resumes(
     # fresh: torch reads whether it prints warnings when it is imported
     ended = run_workers(count, *failing, check=False, fresh=rank == 0) if count > 1 else [run(*failing, check=False)]
     said = "".join(worker.stderr for worker in ended)
-    # With worker 0 ends the memory of who reported what, unless torchrun keeps it in a process of its own.
+    # When worker 0 ends, the store of who reported what ends too, unless torchrun keeps it in a process of its own.
     is_forgotten = action == ERROR and count > 1 and rank == 0
     lines = int(action == ERROR or count > 1)
     assert lines <= said.count("\n") <= lines + is_forgotten, said
@@ -146,11 +144,18 @@ def test_the_encoding_of_retrieval_and_mine_is_shared(checkpoint: Path, data_bin
             *(sys.executable, "-m", "fairseq_clear.cli", name, "--pairs", tmp_path / "pairs.tsv"),
             *(*encoder, flag),
         ]
-        ended = run_workers(2, *fairseq_clear, tmp_path / f"{name}.2")
-        assert ended[1].stdout + ended[1].stderr == ""
         alone = run(*fairseq_clear, tmp_path / f"{name}.1")
-        assert ended[0].stdout.replace(f"{name}.2", f"{name}.1") == alone.stdout
-    files = names(tmp_path / "mine.1")
-    assert files == ["mine.json", "negative1.txt", "positive.txt", "query.txt"] == names(tmp_path / "mine.2")
-    assert all((tmp_path / "mine.1" / file).read_bytes() == (tmp_path / "mine.2" / file).read_bytes() for file in files)
-    assert names(tmp_path) == ["mine.1", "mine.2", "pairs.tsv", "retrieval.1", "retrieval.2"]
+        for count in (2, 3):
+            ended = run_workers(count, *fairseq_clear, tmp_path / f"{name}.{count}")
+            assert "".join(worker.stdout + worker.stderr for worker in ended[1:]) == ""
+            assert ended[0].stdout.replace(f"{name}.{count}", f"{name}.1") == alone.stdout
+    folders = [tmp_path / f"mine.{count}" for count in (1, 2, 3)]
+    files = names(folders[0])
+    assert files == ["mine.json", "negative1.txt", "positive.txt", "query.txt"]
+    for folder in folders[1:]:
+        assert [(folder / file).read_bytes() for file in names(folder)] == [
+            (folders[0] / file).read_bytes() for file in files
+        ]
+    assert names(tmp_path) == sorted(
+        ["pairs.tsv", *(f"{name}.{n}" for name in ("mine", "retrieval") for n in (1, 2, 3))]
+    )

@@ -171,6 +171,26 @@ def test_a_training_that_ends_early(ending, checkpoint, prepared, tmp_path, caps
         os.kill(int((tmp_path / "RTE" / "seed1" / "train.log").read_text()), signal.SIGCONT)
 
 
+FULL = {  # what a full disk leaves, or stands for one -> what is said
+    "train.log/": "seed1: cannot write it (",
+    ".model.pt.writing/": "seed1: cannot write it (",
+    "train.log": "train.log: holds no scores of update ",
+}
+
+
+@pytest.mark.parametrize("name", FULL)
+def test_a_full_disk_is_one_line(name, checkpoint, prepared, tmp_path, capsys, monkeypatch):
+    folder = tmp_path / "RTE" / "seed1"
+    folder.mkdir(parents=True)
+    if name.endswith("/"):
+        (folder / name).mkdir()
+    else:
+        (folder / name).write_text("epoch 001 | valid on 'valid' subset | loss 1 | num_updates 99\n")
+    shutil.copyfile(checkpoint, folder / "checkpoint_best.pt")
+    monkeypatch.setattr(GlueRun, "command", lambda _: [PYTHON, "-c", ""])
+    rejected(capsys, command_line(checkpoint, prepared, tmp_path, "--tasks", "RTE", "--seeds", "1"), FULL[name])
+
+
 @pytest.mark.parametrize(
     ("flags", "where"),
     [

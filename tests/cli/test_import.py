@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_clear.cli.main import main
-from tests.conftest import SHARED
+from tests.conftest import SHARED, rejected
 
 LIBRARIES = ("transformers", "tokenizers", "safetensors")
 MISSING = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
@@ -32,10 +32,12 @@ def test_it_prints_what_was_done(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert sorted(path.name for path in (tmp_path / "ours").iterdir()) == [
         *("clear.json", "dict.txt", "model.pt", "special_tokens_map.json", "tokenizer.json")
     ]
-    assert main(command) == 2
-    assert "exists already" in capsys.readouterr().err
+    rejected(capsys, command, "exists already")
     assert main([*command, "--overwrite", "--pooling", "cls"]) == 0
     assert "has no pooling" not in capsys.readouterr().out
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.idx").touch()
+    rejected(capsys, [*command[:2], "--overwrite", "--dest", str(tmp_path / "data")], "data: has no model.pt")
 
 
 @pytest.mark.real

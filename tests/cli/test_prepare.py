@@ -33,9 +33,7 @@ def test_flags_reach_the_settings() -> None:
     ("flags", "is_warned"),
     [((), True), (("--document-start", "file"), False), (("--document-start", "."), False), (("--text-only",), True)],
 )
-def test_documents_of_one_sentence_are_warned_of(
-    flags: tuple[str, ...], is_warned: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_documents_of_one_sentence_are_warned_of(flags, is_warned, tmp_path, capsys) -> None:
     files = [tmp_path / f"{number}.txt" for number in range(4)]
     for file in files:
         file.write_text("the cat sat .\n\nthe dog ran .\n\non the mat .\n")

@@ -64,7 +64,7 @@ def test_masks_are_those_of_stock_masked_lm(copies: int, data_bin: Path) -> None
     task = MaskedLMTask(cfg, trainer.task.dictionary)
     task.load_dataset("train")
     stock = task.dataset("train")
-    assert len(ours) == len(stock)
+    assert ours.ordered_indices().tolist() == stock.ordered_indices().tolist()
     for epoch in (1, 3):
         stock.set_epoch(epoch)
         ours.set_epoch(epoch)
@@ -118,6 +118,7 @@ SPANS = "--augment none --views span:anchors=2,positives=2,min=3,max=8"
 RECIPES = (
     *("", "--mlm-weight 0", "--contrastive-weight 0", "--mlm-weight 0 --pooling layer:1"),
     *("--criterion clear_moco --queue-size 9", SPANS, SPANS + " --anchor-mlm joint"),
+    "--criterion clear_self_guided --augment none",
 )
 
 
@@ -125,7 +126,7 @@ RECIPES = (
 def test_every_weight_has_a_gradient_which_is_0_in_a_batch_that_stands_in(flags: str, data_bin: Path) -> None:
     model, criterion, dataset, _ = parts(data_bin, *flags.split())
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-    assert trained and not any(name.startswith("key_") for name in trained)
+    assert trained and not any(name.startswith(("key_", "frozen_")) for name in trained)
     assert trained == backward(model, criterion, dataset.collater([dataset[index] for index in range(4)]))[3].keys()
     _, size, log, grads = backward(model, criterion, dataset.collater([]))
     assert size == 0
@@ -168,6 +169,16 @@ def test_uniformity_is_the_logarithm_of_the_mean(data_bin: Path) -> None:
     assert reduced(criterion, logs)["uniformity"] == pytest.approx(-1.204, abs=1e-3)  # ln(2.4 / 8)
 
 
+def test_an_update_without_negatives_has_no_uniformity(data_bin: Path) -> None:
+    _, criterion, _, _ = parts(data_bin)
+    log = {"sample_size": 1, "loss": 1.0, "queries": 2.0, "contrastive_loss": 1.0}
+    with metrics.aggregate("reset") as aggregator:
+        criterion.reduce_metrics([{**log, "uniformity": 0.4, "negatives": 4.0}])
+        aggregator.reset()  # as after every --log-interval
+        criterion.reduce_metrics([log])
+        assert aggregator.get_smoothed_values().get("uniformity", 0) == 0
+
+
 def test_missing_paraphrases_are_summed_over_updates(data_bin: Path) -> None:
     _, criterion, _, _ = parts(data_bin)
     log = {"sample_size": 1, "loss": 1.0, "queries": 2.0}
@@ -206,9 +217,7 @@ EASY = {"queries": 32.0, "correct": 32.0, "negatives": 32.0 * 31, "without_negat
     ],
     ids="early,just early,late,early in a long run,short window,hard,few candidates,3 texts,queue,0,masked".split(","),
 )
-def test_views_that_are_too_easy_are_reported_once(
-    first: int, updates: int, changed: dict[str, float], max_update: int, warned: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_views_that_are_too_easy_are_reported_once(first, updates, changed, max_update, warned, caplog) -> None:
     watch = Watch()
     for update in range(first, first + updates):
         watch.update = update
@@ -225,9 +234,7 @@ def test_one_hard_update_in_the_window_is_enough(caplog: pytest.LogCaptureFixtur
 
 
 @pytest.mark.parametrize(("flags", "warned"), [(("--augment", "reorder"), True), (("--augment", "none"), False)])
-def test_views_that_dropout_makes_are_not_reported(
-    flags: tuple[str, ...], warned: bool, data_bin: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_views_that_dropout_makes_are_not_reported(flags, warned, data_bin, caplog) -> None:
     trainer, _ = build(data_bin, *flags)
     for update in range(30):
         trainer.task.watch.update = update

@@ -21,7 +21,7 @@ CRITERIONS = {
 
 def loss_of(data: Path, *flags: str) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     model, criterion, dataset, _ = parts(data, *flags)
-    model.begin_training()
+    model.begin()
     model.train()
     if "clear_moco" in flags:  # its queue begins empty
         criterion(model, dataset.collater([dataset[index] for index in range(9, 18)]))

@@ -121,9 +121,7 @@ def test_the_comparison_tells_another_distribution(dictionary: Dictionary) -> No
 
 
 @pytest.mark.parametrize("settings", [{}, {"mask_multiple_length": 3}])
-def test_symbols_that_an_augmentation_wrote_are_neither_masked_nor_predicted(
-    dictionary: Dictionary, settings: dict[str, Any]
-) -> None:
+def test_symbols_that_an_augmentation_wrote_are_neither_masked_nor_predicted(dictionary, settings) -> None:
     text = TEXTS[0].copy()
     text[3:9] = dictionary.index("<mask>")
     text[10] = dictionary.index("<del>")
@@ -191,11 +189,3 @@ def test_joint_batches(data_bin: Path) -> None:
         assert (tokens[row, :length].numpy()[~hidden[:length]] == anchor[~hidden[:length]]).all()
     stand_in = dataset.collater([])
     assert stand_in["views"].keys() == batch["views"].keys() and (stand_in["views"]["target"] == known.pad()).all()
-
-
-@pytest.mark.parametrize("source", ["span:min=3,max=9", "neighbor", "cloze", "titles:longest=60"])
-def test_an_update(source: str, data_bin: Path) -> None:
-    trainer, dataset = build(data_bin, "--views", source, "--same-document-negatives", "exclude")
-    batch = dataset.collater([dataset[index] for index in (0, 7, 14)])  # of three documents
-    log = trainer.train_step([batch])
-    assert np.isfinite(log["loss"]) and log["contrastive_accuracy"] >= 0 and log["mlm_loss"] > 0

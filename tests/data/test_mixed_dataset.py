@@ -119,6 +119,13 @@ def test_batches_hold_every_item_once_and_separate_ones_one_corpus(
         assert all(len(set(corpora)) == 1 for corpora in found)
 
 
+def test_a_limit_that_an_item_of_another_epoch_exceeds_is_found_in_the_first() -> None:
+    dataset = mixed([40, 300], [4, 1])
+    dataset.corpora[1].totals[int(dataset.items[dataset.items >= 40].max(initial=40)) + 1 :] = 99  # type: ignore[attr-defined]
+    with pytest.raises(UserError, match="--max-tokens 50: the longest item has 99 tokens"):
+        dataset.batch_by_size(dataset.ordered_indices(), max_tokens=50)
+
+
 def test_an_epoch_depends_on_seed_and_number_alone() -> None:
     sizes, weights = [40, 300], [4, 1]
     dataset = mixed(sizes, weights)

@@ -1,4 +1,4 @@
-"""256 workers as threads of one process, compared with one worker: losses, gradients, the queue, and the batches of fairseq."""
+"""256 workers as threads of one process, compared with one worker: losses, gradients and the queue."""
 
 import copy
 import threading
@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from fairseq.data.iterators import EpochBatchIterator
 
 from fairseq_clear.data.batch import Views
 from fairseq_clear.distributed import Layout
@@ -133,9 +132,7 @@ def differs(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> boo
 
 
 @pytest.mark.parametrize(("directions", "group"), [("both", "gloo"), ("one", "nccl")], indirect=["group"])
-def test_losses_and_gradients_are_those_of_one_worker(
-    directions: str, group: ThreadGroup, data_bin: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_losses_and_gradients_are_those_of_one_worker(directions, group, data_bin, monkeypatch) -> None:
     trainer, _ = build(data_bin, "--directions", directions)
     criterion = trainer.get_criterion()
     torch.manual_seed(1)
@@ -181,49 +178,3 @@ def test_queues_are_that_of_one_worker(group: ThreadGroup, data_bin: Path, monke
             for mine, other in zip(criterion._held[0].buffers(), alone._held[0].buffers(), strict=True):
                 assert torch.equal(mine, other)
     assert expected["queries"] == TEXTS
-
-
-class Numbers(torch.utils.data.Dataset[int]):
-    """The numbers from 0 on, as a data set of fairseq."""
-
-    def __len__(self) -> int:
-        return 3_000
-
-    def __getitem__(self, index: int) -> int:
-        return index
-
-    def collater(self, samples: list[int]) -> list[int]:
-        return samples
-
-    def set_epoch(self, epoch: int) -> None:
-        pass
-
-
-def batches_of(workers: int, rank: int, epoch: int = 1, state: dict[str, Any] | None = None) -> Any:
-    """fairseq's batches of a worker in an epoch: 1,000 batches of three texts, in random order."""
-    numbers = Numbers()
-    batches = [list(range(begin, begin + 3)) for begin in range(0, len(numbers), 3)]
-    iterator = EpochBatchIterator(
-        numbers, numbers.collater, batches, seed=1, num_shards=workers, shard_id=rank, epoch=epoch
-    )
-    if state is not None:
-        iterator.load_state_dict(state)
-    return iterator, iterator.next_epoch_itr(shuffle=True)
-
-
-@pytest.mark.parametrize("epoch", [1, 2])
-def test_batches_are_those_of_one_worker(epoch: int) -> None:
-    (_, alone) = batches_of(1, 0, epoch)
-    expected = list(alone)
-    steps = list(zip(*(list(batches_of(WORKERS, rank, epoch)[1]) for rank in range(WORKERS)), strict=True))
-    assert len(steps) == 4  # the last 24 workers have run out of data in the last one
-    assert [batch for step in steps for batch in step] == [*expected, *[[]] * 24]
-    assert sorted(number for batch in expected for number in batch) == list(range(3_000))
-
-
-def test_batches_after_an_interruption() -> None:
-    for rank in (0, 231, 232, 255):
-        iterator, batches = batches_of(WORKERS, rank)
-        before = [next(batches), next(batches)]
-        (_, resumed) = batches_of(WORKERS, rank, state=iterator.state_dict())
-        assert [*before, *resumed] == list(batches_of(WORKERS, rank)[1])

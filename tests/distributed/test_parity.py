@@ -157,9 +157,7 @@ def moved(result: dict[str, Any]) -> float:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("workers", [2, 3])
-def test_the_update_does_not_depend_on_the_workers(
-    workers: int, recipe: str, backend: str, single: Results, several: dict[int, Results]
-) -> None:
+def test_the_update_does_not_depend_on_the_workers(workers, recipe, backend, single, several) -> None:
     (alone,) = single[recipe, "legacy_ddp"]
     assert moved(alone) > 1e-2
     for result in several[workers][recipe, backend]:

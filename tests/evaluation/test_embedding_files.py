@@ -258,11 +258,10 @@ def test_a_conversion_that_fails_leaves_the_old_file_and_resumes(tmp_path, monke
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(np, "rint", full)
-    with pytest.raises(UserError, match="No space left on device; finished blocks are kept"):
+    with monkeypatch.context() as patch, pytest.raises(UserError, match="No space left on device; finished blocks are"):
+        patch.setattr(np, "rint", full)
         write_rows(tmp_path, rows, dtype="int8", overwrite=True)
     assert (tmp_path / "out.npy").read_text() == "old" and not (tmp_path / "out.scales.npy").exists()
-    monkeypatch.undo()
     replace = os.replace
 
     def killed(source, target):
@@ -270,11 +269,10 @@ def test_a_conversion_that_fails_leaves_the_old_file_and_resumes(tmp_path, monke
             raise KeyboardInterrupt
         replace(source, target)
 
-    monkeypatch.setattr(os, "replace", killed)
-    with pytest.raises(KeyboardInterrupt):  # between the two files
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):  # between the two files
+        patch.setattr(os, "replace", killed)
         write_rows(tmp_path, rows, dtype="int8", overwrite=True)
     assert not (tmp_path / "out.npy").exists() and (tmp_path / "out.scales.npy").exists()
-    monkeypatch.undo()
     monkeypatch.setattr("fairseq_clear.shared_work.Work.finish", lambda *_: calls.append(1))
     write_rows(tmp_path, rows, dtype="int8", overwrite=True)
     assert np.load(tmp_path / "out.npy").tolist() == quantized(rows)[0] and not calls

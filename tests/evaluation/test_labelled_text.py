@@ -85,14 +85,13 @@ def test_scores_are_scikit_learns(strength: float | None) -> None:
 def test_folds_are_scored_with_a_classifier_that_did_not_see_them() -> None:
     only_train = LabelledText({"train": DATA.texts["train"]}, {"train": DATA.labels["train"]}, {})
     rows, labels = Words(64).encode(DATA.texts["train"]), np.array(DATA.labels["train"])
-    found = evaluate_labelled(Words(64), only_train, folds=3, strength=1.0, seed=2)
-    for score, (train, held) in zip(
-        found, StratifiedKFold(3, shuffle=True, random_state=2).split(rows, labels), strict=True
-    ):
+    folds = StratifiedKFold(3, shuffle=True, random_state=2)
+    grid = GridSearchCV(LogisticRegression(max_iter=1000), {"C": STRENGTHS}, cv=folds)
+    found, best = (evaluate_labelled(Words(64), only_train, folds=3, strength=c, seed=2) for c in (1.0, None))
+    for score, chosen, (train, held) in zip(found, best, folds.split(rows, labels), strict=True):
         classifier = LogisticRegression(max_iter=1000).fit(rows[train], labels[train])
         assert score.accuracy == pytest.approx(100 * classifier.score(rows[held], labels[held]))
-    chosen = {score.strength for score in evaluate_labelled(Words(64), only_train, folds=3)}
-    assert chosen <= set(STRENGTHS)
+        assert chosen.strength == grid.fit(rows[train], labels[train]).best_params_["C"]
 
 
 def test_the_command_prints_and_writes_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

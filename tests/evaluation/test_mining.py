@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.mining import MinedNegatives, mine_negatives
+from fairseq_clear.evaluation.retrieval import search
 from fairseq_clear.evaluation.retrieval_data import MiningSettings
 from tests.evaluation.toys import Constant, Letters
 
@@ -82,9 +83,7 @@ def chosen_settings(draw: Any) -> MiningSettings:
 )
 @pytest.mark.slow
 @settings(max_examples=150)
-def test_the_nearest_are_those_of_a_full_search(
-    pairs: Pairs, extra: list[str], chosen: MiningSettings, seed: int
-) -> None:
+def test_the_nearest_are_those_of_a_full_search(pairs, extra, chosen, seed) -> None:
     """Random texts: duplicates, queries that are passages, queries with several positives and ties all occur."""
     encoder = Table(seed)
     rows = eligible(encoder, pairs, extra, chosen)
@@ -144,3 +143,19 @@ class TwoWidths:
 def test_mistakes(encoder: Any, chosen: dict[str, Any], where: str) -> None:
     with pytest.raises(UserError, match=where):
         mine_negatives(encoder, [("qa", "b"), ("qc", "d")], (), MiningSettings(**chosen))
+
+
+def test_one_query_with_many_passages_does_not_deepen_the_search_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = []
+
+    def counted(queries: np.ndarray, parts: list[np.ndarray], depth: int, **options: Any) -> Any:
+        cells.append(len(queries) * depth)
+        return search(queries, parts, depth, **options)
+
+    monkeypatch.setattr("fairseq_clear.evaluation.mining.search", counted)
+    pairs = [("qa", f"p{n}") for n in range(300)] + [(f"q{n}", f"r{n}") for n in range(300)]
+    chosen = MiningSettings(negatives=2, last_rank=5)
+    mined = mine_negatives(Table(), pairs, (), chosen)
+    assert sum(cells) <= 5 + 512 + 300 * 6
+    expected = [row[:2] for row in eligible(Table(), pairs, [], chosen)]
+    assert [[text for *_, text in row] for row in listed(mined)] == [[text for *_, text in row] for row in expected]

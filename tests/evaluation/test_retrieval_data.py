@@ -26,6 +26,7 @@ CORPUS = [
 ]
 QUESTIONS = [{"_id": "q1", "text": "first?"}, {"_id": "q2", "text": "second?"}, {"_id": "q3", "text": "third?"}]
 QRELS = "query-id\tcorpus-id\tscore\nq2\tp1\t2\nq1\tgone\t1\nq2\tp2\t0\nq1\tp2\t1\n"
+SURROGATE = '{"query": "a", "passage": "b", "negatives": ["c", "\\ud800"]}\n'
 
 
 def lines(records: list[Any]) -> str:
@@ -132,6 +133,7 @@ def test_pairs_of_every_form(tmp_path: Path) -> None:
         (read_training_pairs, "x.tsv", "a\tb\tc\na\tb\t\n", "x.tsv:2: "),
         (read_training_pairs, "x.jsonl", '{"query": "a", "passage": "b", "negatives": "c"}\n', "x.jsonl:1: negatives"),
         (read_training_pairs, "x.jsonl", '{"query": "a", "passage": "b", "negatives": [1]}\n', "x.jsonl:1: "),
+        (read_training_pairs, "x.jsonl", SURROGATE, "x.jsonl:1: an unpaired surrogate"),
     ],
 )
 def test_mistakes_in_pairs(tmp_path: Path, read: Callable[[Path], object], file: str, content: str, where: str) -> None:

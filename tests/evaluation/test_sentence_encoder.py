@@ -1,9 +1,7 @@
 """SentenceEncoder on checkpoints that fairseq-train wrote: ours, stock RoBERTa's, and what is none."""
 
-import json
 import logging
 import shutil
-from argparse import Namespace
 
 import numpy as np
 import pytest
@@ -121,19 +119,6 @@ def test_nothing_of_the_training_run_is_needed(encoder, checkpoint, data_bin, tm
         checkpoint_utils.load_model_ensemble_and_task([str(moved)])
 
 
-def test_other_points_of_the_grid(encoder, checkpoint, data_bin, tmp_path, caplog):
-    def add_key_encoder(state):
-        state["model"]["key_encoder.weight"] = torch.ones(3)
-        del state["model"]["projection_head.layers.0.weight"]
-        state["cfg"]["model"].key_encoder = "momentum"
-
-    path = changed(checkpoint, tmp_path / "other.pt", add_key_encoder)
-    with caplog.at_level("INFO"):
-        loaded = SentenceEncoder.from_pretrained(path, data_bin, tokenizer=TOKENIZER)
-    assert (loaded.encode(TEXTS) == encoder.encode(TEXTS)).all()
-    assert "key_encoder.weight" in caplog.text
-
-
 @pytest.mark.slow
 def test_stock_roberta_is_pooled_by_the_mean(stock, data_bin, encoder):
     def mean(model, row):
@@ -148,38 +133,9 @@ def test_stock_roberta_is_pooled_by_the_mean(stock, data_bin, encoder):
     assert not np.allclose(loaded.encode(TEXTS, pooling="cls"), expected, atol=1e-2)
 
 
-@pytest.mark.slow
-def test_checkpoints_of_old_fairseq(stock, data_bin, tmp_path):
-    def age(state):
-        settings = vars(state.pop("cfg")["model"])
-        state["args"] = Namespace(**{**settings, "task": "masked_lm", "criterion": "masked_lm"})
-        names = {"encoder.": "decoder.", ".layernorm_embedding.": ".emb_layer_norm."}
-        for new, old in names.items():
-            for key in list(state["model"]):
-                state["model"][key.replace(new, old, 1)] = state["model"].pop(key)
-        del state["task_state"]
-
-    old = changed(stock, tmp_path / "old.pt", age)
-    assert all(key.startswith("decoder.") for key in torch.load(old)["model"])
-    new, loaded = (SentenceEncoder.from_pretrained(path, data_bin, tokenizer=TOKENIZER) for path in (stock, old))
-    assert (loaded.encode(TEXTS) == new.encode(TEXTS)).all()
-
-
-def test_folders_of_shards(encoder, checkpoint, data_bin, tmp_path):
-    for name in ("shard0", "shard1"):
-        (tmp_path / "bin" / name).mkdir(parents=True)
-        shutil.copy(data_bin / "dict.txt", tmp_path / "bin" / name)
-        clear = {"format": 1, "tokenizer": {"kind": "none", "files": []}}
-        (tmp_path / "bin" / name / "clear.json").write_text(json.dumps(clear))
-    (tmp_path / "bin" / "clear.json").write_text(json.dumps({**clear, "shards": ["shard0", "shard1"]}))
-    for data in (tmp_path / "bin", f"{tmp_path}/bin/shard0:{tmp_path}/bin/shard1"):
-        loaded = SentenceEncoder.from_pretrained(checkpoint, data)  # the tokenizer is on record here
-        assert (loaded.encode(TEXTS) == encoder.encode(TEXTS)).all()
-
-
-def refuse(message, checkpoint, data_bin, **options):
+def refuse(message, checkpoint, data_bin):
     with pytest.raises(UserError, match=message) as caught:
-        SentenceEncoder.from_pretrained(checkpoint, data_bin, **{"tokenizer": TOKENIZER, **options})
+        SentenceEncoder.from_pretrained(checkpoint, data_bin, tokenizer=TOKENIZER)
     assert "\n" not in str(caught.value)
 
 
@@ -195,22 +151,6 @@ def test_checkpoints_that_do_not_fit(checkpoint, data_bin, tmp_path):
     ):
         path = changed(checkpoint, tmp_path / "a.pt", lambda state: setattr(state["cfg"]["model"], name, value))  # noqa: B023
         refuse(said, path, data_bin)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"tokenizer": None}, "clear.json is missing: .* pass a tokenizer"),
-        ({"pooling": "middle"}, "pooling middle: no such pooling"),
-        ({"pooling": "layer:3"}, "layers 0 .* to 2"),
-        ({"device": "abacus"}, "device abacus: no such device"),
-        ({"data_bin": "absent"}, "there is no folder"),
-        ({"data_bin": "."}, "has no dict.txt"),
-    ],
-)
-def test_other_mistakes(options, said, checkpoint, data_bin, tmp_path):
-    place = tmp_path / options["data_bin"] if "data_bin" in options else data_bin
-    refuse(said, checkpoint, place, **{name: value for name, value in options.items() if name != "data_bin"})
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 import logging
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -125,9 +124,7 @@ def load(folder: Path, *flags: str) -> None:
     ],
     ids=["bin", "idx", "dict", "dict within a line", "dict of bytes", "dict of another folder"],
 )
-def test_training_does_not_begin(
-    folder: Path, damage: Callable[[Path], None], told: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_training_does_not_begin(folder, damage, told, caplog) -> None:
     damage(folder)
     with pytest.raises(SystemExit, match="2"):
         load(folder)

@@ -76,15 +76,15 @@ BY_BOTH = {
     "--augment-texts positives --augment none": ("--augment-texts positives: has no effect", "--augment none"),
     "--same-document-negatives exclude": ("--same-document-negatives exclude: ", "--views same"),
     "--mlm-copies 2 --anchor-mlm joint --views span:min=2,max=8": ("--mlm-copies: has no effect", "joint"),
-    "--eval-sts gone.tsv": ("gone.tsv",),
+    "--eval-sts gone.tsv": ("gone.tsv: cannot read it",),
     "--augment subs": ("synonyms.npz", "fairseq-clear synonyms"),
-    "--valid-subset vaild": ("vaild",),
+    "--valid-subset vaild": ("Dataset not found: vaild",),
     "--views paraphrase:de": ("--views paraphrase", "de"),
     "--restore-file gone.pt": ("--restore-file gone.pt: no such",),
     "--mix gone:1,lost:2": ("--mix gone:1,lost:2: does not name", ":1,gone:1,lost:2"),
     "--mix-batches one": ("--mix-batches one: has an effect only with --mix",),
     "--key-encoder frozen": ("--key-encoder frozen", "clear_self_guided"),
-    "--allow-change speed": ("--allow-change speed",),
+    "--allow-change speed": ("--allow-change speed: there is", "did you mean seed?"),
 }
 LATER = (
     *("--augment del-wrod", "--augment subs", "--views smae", "--views paraphrase:de", "--pooling meen"),

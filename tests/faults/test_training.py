@@ -37,12 +37,7 @@ def break_projections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ProjectionHead, "forward", lambda *args: stock(*args) * math.nan)
 
 
-def test_a_nan_ends_the_run_before_it_is_in_the_weights(
-    trainer: tuple[Trainer, list[Any]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_nan_ends_the_run_before_it_is_in_the_weights(trainer, tmp_path, monkeypatch, caplog) -> None:
     made, batch = trainer
     made.train_step(batch)
     before = weights(made)
@@ -56,9 +51,7 @@ def test_a_nan_ends_the_run_before_it_is_in_the_weights(
     assert [path.name for path in tmp_path.iterdir()] == ["crash.pt"]
 
 
-def test_the_detector_of_fairseq_hides_the_reason(
-    trainer: tuple[Trainer, list[Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_detector_of_fairseq_hides_the_reason(trainer, monkeypatch) -> None:
     """The negative control."""
     made, batch = trainer
     break_projections(monkeypatch)
@@ -79,9 +72,7 @@ def failing(times: int, error: Exception, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(ClearRobertaModel, "forward", forward)
 
 
-def test_one_worker_leaves_out_a_batch_that_is_too_large(
-    trainer: tuple[Trainer, list[Any]], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_one_worker_leaves_out_a_batch_that_is_too_large(trainer, monkeypatch, caplog) -> None:
     made, batch = trainer
     for times in (1, 2):  # and the count begins anew
         failing(times, torch.OutOfMemoryError("CUDA out of memory."), monkeypatch)
@@ -100,12 +91,7 @@ def test_one_worker_leaves_out_a_batch_that_is_too_large(
     "error",
     [MemoryError(), RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory")],
 )
-def test_memory_of_the_cpu(
-    error: Exception,
-    trainer: tuple[Trainer, list[Any]],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_memory_of_the_cpu(error, trainer, monkeypatch, caplog) -> None:
     made, batch = trainer
     failing(9, error, monkeypatch)
     for step in (lambda: made.train_step(batch), lambda: made.valid_step(batch[0])):
@@ -124,9 +110,7 @@ def iterator() -> Any:
     return SimpleNamespace(epoch=1, end_of_epoch=lambda: False, state_dict=lambda: {"epoch": 1})
 
 
-def test_a_score_that_is_nan_does_not_make_it_forget_the_best(
-    trainer: tuple[Trainer, list[Any]], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_score_that_is_nan_does_not_make_it_forget_the_best(trainer, tmp_path, caplog) -> None:
     made, _ = trainer
     monkeypatch = pytest.MonkeyPatch()
     vars(checkpoint_utils.save_checkpoint).pop("best", None)
@@ -147,9 +131,7 @@ def test_a_score_that_is_nan_does_not_make_it_forget_the_best(
             vars(function).pop("best", None)
 
 
-def test_what_cannot_be_resumed_is_one_line(
-    trainer: tuple[Trainer, list[Any]], data_bin: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_cannot_be_resumed_is_one_line(trainer, data_bin, tmp_path, caplog) -> None:
     made, batch = trainer
     made.train_step(batch)
     checkpoint_utils.save_checkpoint(made.cfg.checkpoint, made, iterator(), None)
@@ -176,9 +158,7 @@ def test_what_cannot_be_resumed_is_one_line(
     assert (tmp_path / "new").is_dir()  # its lock is of the folder, which the first checkpoint would make
 
 
-def test_another_vocabulary_is_one_diagnosis(
-    trainer: tuple[Trainer, list[Any]], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_another_vocabulary_is_one_diagnosis(trainer, tmp_path, caplog) -> None:
     made, _ = trainer
     made.consolidate_optimizer()  # fairseq's, before it saves
     state = made.state_dict()

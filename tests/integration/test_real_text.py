@@ -13,7 +13,7 @@ from fairseq.data import Dictionary
 from fairseq_clear.models.encoding import read_tokens
 from fairseq_clear.text.data_folders import load_tokenizer
 from fairseq_clear.text.synonym_files import load_synonyms
-from tests.conftest import SHARED, run, tool
+from tests.conftest import SHARED, run
 from tests.integration.test_command_lines import numbers, train
 
 pytestmark = [pytest.mark.slow, pytest.mark.real]
@@ -56,18 +56,6 @@ def test_synonyms_cover_about_what_counting_words_says(folder: Path) -> None:
         by_hand += sum(bool(listed.get(word)) for word in spoken)
     assert 60_000 < len(table) < 80_000
     assert abs(found - by_hand) < 0.01 * words and 0.3 < found / words < 0.6
-
-
-def test_stock_masked_lm_trains_on_the_folder(folder: Path, tmp_path: Path) -> None:
-    """Without the plugin: what prepare writes is fairseq's own format."""
-    result = run(
-        *(*tool("train"), folder, "--task", "masked_lm", "--arch", "roberta_base", "--criterion", "masked_lm", "--cpu"),
-        *"--encoder-layers 1 --encoder-embed-dim 32 --encoder-ffn-embed-dim 32 --encoder-attention-heads".split(),
-        *("1", "--tokens-per-sample", "64", "--sample-break-mode", "complete", "--optimizer", "adam", "--lr", "1e-3"),
-        *("--batch-size", "4", "--max-update", "3", "--disable-validation", "--no-save", "--log-format", "json"),
-        *("--log-interval", "1", "--save-dir", tmp_path / "run"),
-    )
-    assert len(numbers(result)) == 3
 
 
 # With 70 % of the words deleted, two views of a sentence share too little for 100 updates to show.

@@ -17,6 +17,7 @@ from fairseq_clear.interop.exporting import export
 from fairseq_clear.interop.importing import import_hf
 from fairseq_clear.text.data_folders import load_tokenizer
 from fairseq_clear.text.tokenizers import WhitespaceTokenizer
+from tests.conftest import rejected
 from tests.interop.folders import NEEDS_HF, NEEDS_ST, make_folder, their_states
 
 pytestmark = [pytest.mark.slow, NEEDS_HF]
@@ -116,9 +117,7 @@ def test_other_poolings_are_refused(imported: tuple[Path, Path], tmp_path: Path)
 
 
 @pytest.mark.parametrize("spoil", ["weights", "epsilon", "tokens"])
-def test_a_difference_fails_and_writes_nothing(
-    imported: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: str
-) -> None:
+def test_a_difference_fails_and_writes_nothing(imported, tmp_path, monkeypatch, spoil) -> None:
     _, ours = imported
     stock = exporting.to_hf
 
@@ -230,9 +229,7 @@ def test_the_card_says_what_is_known(checkpoint: Path, data_bin: Path, tmp_path:
     for said in ("**mean** pooling", "`clear_nt_xent`", "| x/checkpoint.pt mean | 51.50 |", "lr | `0.01`"):
         assert said in card, said
     assert str(tmp_path) not in card and str(data_bin) not in card
-    assert main([*command, str(tmp_path / "sts.json")]) == 2
-    assert "exists already" in capsys.readouterr().err
+    rejected(capsys, [*command, str(tmp_path / "sts.json")], "exists already")
     assert main([*command, str(tmp_path / "sts.json"), "--overwrite"]) == 0
     (tmp_path / "sts.json").write_text("[]")
-    assert main([*command, str(tmp_path / "sts.json"), "--overwrite"]) == 2
-    assert "not a report of fairseq-clear" in capsys.readouterr().err
+    rejected(capsys, [*command, str(tmp_path / "sts.json"), "--overwrite"], "not a report of fairseq-clear")

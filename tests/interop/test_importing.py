@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_clear.cli.main import main
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.interop.hf_format import check_kind
 from fairseq_clear.interop.importing import import_hf
 from fairseq_clear.interop.parity import compare_hf
 from fairseq_clear.text.data_folders import load_tokenizer
+from tests.conftest import rejected
 from tests.interop.folders import NEEDS_HF, make_folder, their_states
 
 pytestmark = [pytest.mark.slow, NEEDS_HF]
@@ -150,16 +150,17 @@ def test_a_config_without_a_padding_id(tmp_path: Path) -> None:
 
 def test_a_damaged_folder_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = make_folder(tmp_path / "hf", "bert")
-    told = {"tokenizer.json": "tokenizer", "model.safetensors": "safetensors", "config.json": "JSON"}
-    for name, message in told.items():
-        broken = tmp_path / f"broken-{name}"
+    told = {
+        "tokenizer.json": "json: not a tokenizer.json",
+        "model.safetensors": "Safetensor",
+        "config.json": "not valid JSON",
+    }
+    for number, (name, message) in enumerate(told.items()):
+        broken = tmp_path / f"broken{number}"
         shutil.copytree(source, broken)
         content = (source / name).read_bytes()
         (broken / name).write_bytes(content[: len(content) // 2])
-        assert main(["import", str(broken), "--dest", str(tmp_path / "ours")]) == 2
-        assert message in capsys.readouterr().err.splitlines()[-1]
-    assert main(["import", str(tmp_path / "nowhere"), "--dest", str(tmp_path / "ours")]) == 2
-    assert "no such folder" in capsys.readouterr().err
+        rejected(capsys, ["import", broken, "--dest", tmp_path / "ours"], message)
     assert not (tmp_path / "ours").exists()
 
 

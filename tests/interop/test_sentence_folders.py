@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import shutil
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -105,12 +106,11 @@ def test_lower_casing_that_the_tokenizer_lacks(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dimension", [None, 7])
 def test_truncated_vectors_are_not_normalized_before(tmp_path: Path, dimension: int | None) -> None:
     """With --dimension the export has no Normalize: the first dimensions of a scaled vector do not have length 1."""
+    if dimension and int(version("sentence-transformers").partition(".")[0]) < 6:
+        pytest.skip("before version 6, truncate_dim is not read from a folder")
     import_hf(make_sentence_folder(tmp_path / "start", "bert"), tmp_path / "ours")
     checkpoint, tokenizer = tmp_path / "ours/model.pt", load_tokenizer(tmp_path / "ours")
-    try:
-        export(checkpoint, tmp_path / "ours", tmp_path / "out", FORM, tokenizer, dimension=dimension)
-    except UserError as error:
-        pytest.skip(str(error))  # sentence-transformers before version 6
+    export(checkpoint, tmp_path / "ours", tmp_path / "out", FORM, tokenizer, dimension=dimension)
     names = [type(module).__name__ for module in load(tmp_path / "out")]
     assert ("Normalize" in names) == (dimension is None)
     config = json.loads((tmp_path / "out/config_sentence_transformers.json").read_text())

@@ -161,6 +161,24 @@ def test_heads(flags: tuple[str, ...], widths: list[tuple[int, int]], data_bin: 
         assert trainer.get_model().projection_head(torch.randn(2, 128)).abs().max() == 0 < plain
 
 
+@pytest.mark.parametrize(
+    ("flags", "frozen"),
+    [
+        (("--encoder-layerdrop", "0.1", "--frozen-layers", "2"), "encoder.layers.0."),
+        (("--encoder-layerdrop", "0.1", "--pooling", "layer:1", "--mlm-weight", "0"), "encoder.layers.1."),
+        (("--untie-weights-roberta", "--mlm-weight", "0"), "lm_head.weight"),
+        (("--encoder-normalize-before", "--pooling", "layer:1", "--mlm-weight", "0"), "encoder.layer_norm.weight"),
+    ],
+)
+def test_what_a_backward_pass_does_not_reach_is_frozen(flags: tuple[str, ...], frozen: str, data_bin: Path) -> None:
+    """DistributedDataParallel fails on weights without gradient."""
+    trainer, _ = build(data_bin, *flags)
+    trained = {name for name, weight in trainer.get_model().named_parameters() if weight.requires_grad}
+    assert trained and not [name for name in trained if frozen in name]
+    kept = "encoder.layers.0." if "layer:1" in flags else "encoder.layers.1."
+    assert [name for name in trained if kept in name]
+
+
 def state(data: Path, *flags: str) -> tuple[Any, dict[str, torch.Tensor]]:
     trainer, _ = build(data, *flags)
     model = trainer.get_model()
@@ -171,7 +189,7 @@ def state(data: Path, *flags: str) -> tuple[Any, dict[str, torch.Tensor]]:
 
 @pytest.mark.parametrize("criterion", ["clear_nt_xent", "clear_moco", "clear_self_guided"])
 def test_a_stock_checkpoint_is_extended(criterion: str, data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Only <del> and the projection head are fresh; begin_training fills key encoder and guide."""
+    """Only <del> and the projection head are newly initialised; ``begin`` fills the key and the frozen encoder."""
     augment = () if criterion == "clear_nt_xent" else ("--augment", "none")
     model = build(data_bin, "--criterion", criterion, *augment)[0].get_model()
     _, weights = state(data_bin)
@@ -195,6 +213,7 @@ def test_what_does_not_fit_is_dropped_and_named(data_bin: Path, caplog: pytest.L
     more = {name: torch.cat([weights[name], weights[name][-1:] + 1]) for name in VOCABULARY_ROWS}
     for others, level, said in (
         ({"key_queue.keys": torch.zeros(3)}, logging.INFO, "key_queue.keys"),
+        ({"frozen_encoder.encoder.bias": torch.zeros(3)}, logging.INFO, "frozen_encoder"),
         ({"another_head.weight": torch.zeros(3)}, logging.WARNING, "another_head.weight"),
         ({"projection_head.layers.0.weight": torch.zeros(7, 128)}, logging.WARNING, "projection_head.layers.0.weight"),
         (more, logging.WARNING, "<del>"),

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from fairseq_clear.errors import UserError
 from fairseq_clear.models.text_model import TextModel
 from tests.training import build, make_data
 
@@ -95,8 +94,3 @@ def test_cpp(data: Path) -> None:
         compiled = updates(data, *flags, "--compile", batches=BATCHES[:1])
         assert counters["stats"]["unique_graphs"] > 0
     torch.testing.assert_close(compiled[0], plain[0], rtol=1e-5, atol=1e-5)
-
-
-def test_refuses_checkpointed_blocks(data: Path) -> None:
-    with pytest.raises((UserError, SystemExit)):
-        build(data, *COMMON, *CRITERIONS["masked_lm"], "--compile", "--checkpoint-activations")

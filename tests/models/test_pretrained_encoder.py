@@ -122,9 +122,7 @@ def test_a_contradiction_is_one_line(name: str, imported: Path, capsys: pytest.C
             parse(*command)
 
 
-def test_an_unreadable_checkpoint_is_one_line(
-    imported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unreadable_checkpoint_is_one_line(imported, tmp_path, capsys) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "text.pt").write_text("no checkpoint")
     state = torch.load(imported / "model.pt", weights_only=True)

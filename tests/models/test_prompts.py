@@ -22,7 +22,7 @@ from fairseq_clear.tasks import validation_scores
 from fairseq_clear.text.data_folders import load_tokenizer
 from tests.interop.folders import NEEDS_ST, make_sentence_folder
 from tests.models.test_clear_hf import prepared
-from tests.training import build
+from tests.training import build, refuses
 
 pytestmark = NEEDS_ST
 
@@ -152,9 +152,8 @@ def test_augmentations_and_masks_leave_them_alone(tmp_path: Path) -> None:
         rows, target = batch["views"]["tokens"], batch["views"].get("target")
         assert (rows[:, 1 : 1 + len(prompt)] == torch.tensor(prompt)).all()
         if target is None:
-            assert (
-                not (batch["net_input"]["src_tokens"][:, 1 : 1 + len(prompt)] == torch.tensor(prompt)).all(dim=1).any()
-            )
+            text = torch.where(batch["target"].eq(1), batch["net_input"]["src_tokens"], batch["target"])
+            assert not (text[:, 1 : 1 + len(prompt)] == torch.tensor(prompt)).all(dim=1).any()
         else:
             assert (target[:, 1 : 1 + len(prompt)] == 1).all() and (target != 1).any()
             assert (rows[: len(target), : target.shape[1]][target != 1] != 1).all()  # targets are where the tokens are
@@ -186,10 +185,7 @@ def test_mistakes_are_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture)
         ("answer", "--prompts answer: the encoder has no such prompt; it has query, passage"),
         ("query", "the tokenizer joins the prompt 'bada kefe: ' with the text behind it"),
     ):
-        caplog.clear()
-        with pytest.raises(SystemExit):
-            build(data, *common, "--prompts", names)
-        assert said in caplog.text
+        refuses(caplog, said, data, *common, "--prompts", names)
 
 
 @pytest.mark.parametrize("recipe", [*RECIPES, PAIRS])
@@ -212,9 +208,7 @@ def test_sizes_count_the_prompt(tmp_path: Path) -> None:
             assert (int(dataset.sizes[item]), int(dataset.totals[item])) == (rows.max(), rows.sum())
 
 
-def test_validation_uses_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_validation_uses_them(tmp_path, monkeypatch, caplog) -> None:
     data = prepared(tmp_path, folder_with(tmp_path, default_prompt_name="passage"))
     (tmp_path / "pairs.tsv").write_text("bada kefe\tlinu moba pada\nbaju keni\treho life baho\n")
     (tmp_path / "sts.tsv").write_text("bada kefe\tlinu moba\t1\nbaju keni\treho life\t2\nmome\treme\t3\n")

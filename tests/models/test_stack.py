@@ -43,12 +43,3 @@ def test_equals_the_hosts(flags: tuple[str, ...], padding: int, is_told: bool, d
         gradients = [None if p.grad is None else p.grad.clone() for p in stack.parameters()]
         found.append((out["encoder_out"][0], out["encoder_states"], out["encoder_padding_mask"], gradients))
     torch.testing.assert_close(found[1], found[0], rtol=0, atol=0)
-
-
-def test_other_tokens_give_others(data: Path) -> None:
-    trainer, _ = build(data, *FLAGS)
-    stack = trainer.get_model().encoder.sentence_encoder.eval()
-    tokens = torch.randint(4, 90, (3, 11), generator=torch.Generator().manual_seed(1))
-    first = stack(tokens)["encoder_out"][0]
-    tokens[0, 10] = stack.padding_idx
-    assert not torch.equal(stack(tokens)["encoder_out"][0][:10, 0], first[:10, 0]), "padding is not attended to"

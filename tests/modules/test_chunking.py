@@ -52,9 +52,7 @@ def test_parts_of_similar_rows(lengths: list[int], budget: int | None, enough: i
 
 @given(LENGTHS, st.integers(0, 400), st.integers(1, 400), st.booleans())
 @settings(max_examples=200, deadline=None)
-def test_parts_hold_every_row_once_trimmed_and_come_back_in_order(
-    lengths: list[int], size: int, enough: int, are_known: bool
-) -> None:
+def test_parts_hold_every_row_once_trimmed_and_come_back_in_order(lengths, size, enough, are_known) -> None:
     tokens = padded(lengths)
     cells, seen = [], []
 

@@ -38,7 +38,7 @@ def test_masters_keep_moving_where_half_precision_would_freeze(dtype: torch.dtyp
     start = keys.encoder.block.weight.clone()
     with torch.no_grad():
         encoder.block.weight.add_(1.0)
-    holder = nn.ModuleList([encoder, head, keys]).to(dtype)
+    nn.ModuleList([encoder, head, keys]).to(dtype)
     for _ in range(3_000):
         keys.step(encoder, head)
     assert keys.encoder.block.weight.dtype == torch.float32
@@ -48,7 +48,6 @@ def test_masters_keep_moving_where_half_precision_would_freeze(dtype: torch.dtyp
     for _ in range(3_000):
         naive = 0.999 * naive + 0.001 * (start.half() + 1)
     assert (start + 1 - naive.float()).abs().mean() > 0.2  # the negative control
-    assert len(holder) == 3
 
 
 def test_half_precision_encodes_with_the_rounded_masters() -> None:

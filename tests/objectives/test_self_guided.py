@@ -17,7 +17,7 @@ ORACLES = {
     "opt2": oracles.self_guided_opt2,
 }
 
-SELF_GUIDED = {name: entry for name, entry in OBJECTIVES.items() if entry.candidates == "guide" and name != "sg-opt"}
+SELF_GUIDED = {name: entry for name, entry in OBJECTIVES.items() if entry.candidates == "layers" and name != "sg-opt"}
 
 
 def vectors(sentences: int, layers: int, seed: int, width: int = 6) -> tuple[Tensor, Tensor]:

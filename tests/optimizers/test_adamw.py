@@ -10,7 +10,6 @@ from omegaconf import OmegaConf
 from torch import nn
 
 import fairseq_clear.optimizers  # noqa: F401  (registers it)
-from tests.conftest import ROOT, run, tool
 
 SETTINGS = {"lr": [0.01], "weight_decay": 0.3, "adam_betas": "(0.9, 0.98)", "adam_eps": 1e-8}
 
@@ -99,15 +98,3 @@ def test_one_flat_vector_is_an_error_that_names_the_flag(decay_vectors, monkeypa
     else:
         with pytest.raises(RuntimeError, match="--fp16-no-flatten-grads"):
             FP16Optimizer.build_optimizer(config, params)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("precision", [(), ("--bf16",), ("--fp16", "--fp16-no-flatten-grads")])
-def test_it_trains_in_every_precision(data_bin, tmp_path, precision):
-    run(
-        *(*tool("train"), data_bin, "--user-dir", ROOT / "fairseq_clear", "--save-dir", tmp_path, "--cpu"),
-        *"--task clear_lm --criterion clear_nt_xent --augment del-word --arch clear_roberta_tiny".split(),
-        *("--optimizer", "clear_adamw", "--weight-decay", "0.1", "--lr", "0.001", "--max-update", "2"),
-        *("--tokens-per-sample", "32", "--batch-size", "8", "--disable-validation", *precision),
-    )
-    assert (tmp_path / "checkpoint_last.pt").exists()

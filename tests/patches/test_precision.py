@@ -145,9 +145,7 @@ def test_a_norm_that_overflows_alone_is_no_step(data_bin: Path) -> None:
     assert distance(before, weights(trainer)) == 0
 
 
-def test_amp_without_a_scaler_ends_at_a_gradient_that_is_not_finite(
-    data_bin: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_amp_without_a_scaler_ends_at_a_gradient_that_is_not_finite(data_bin, monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(torch.cuda.amp, "GradScaler", partial(torch.amp.GradScaler, "cpu", enabled=False))
     trainer, dataset = build(data_bin, *SGD, "--amp", "--save-dir", str(tmp_path))
     with overflows(trainer, 9), pytest.raises(SystemExit) as stop:

@@ -61,6 +61,8 @@ def in_folder(value: object, folder: Path) -> object:
         ({"dest": "corpus.txt"}, "corpus.txt"),
         ({"dest": "corpus.txt", "overwrite": True}, "corpus.txt"),
         ({"dest": "old", "overwrite": True, "inputs": (Path("old/c.txt"),)}, "is in --dest"),
+        ({"dest": "home", "overwrite": True}, "home: has no train.idx or shard0/train.idx"),
+        ({"dest": "10:30"}, "10:30: fairseq separates data folders by ':'"),
         ({"paraphrase": DE, "split_sentences": "lines"}, "--split-sentences and --paraphrase"),
         ({"paraphrase": DE, "text_only": True}, "--text-only and --paraphrase"),
         ({"paraphrase": DE, "valid": (Path("corpus.txt"),)}, "--valid and --paraphrase"),
@@ -73,15 +75,15 @@ def in_folder(value: object, folder: Path) -> object:
     ],
     ids=str,
 )
-def test_one_line_names_the_flag_and_nothing_is_written(
-    tmp_path: Path, corpus: Path, options: dict[str, object], message: str
-) -> None:
+def test_one_line_names_the_flag_and_nothing_is_written(tmp_path, corpus, options, message) -> None:
     (tmp_path / "empty.txt").write_text("\n \u200b\n\ufeff\n", encoding="utf-8")
     (tmp_path / "single.txt").write_text("one\ntwo\n")
     (tmp_path / "in.jsonl").write_text('{"text": "a"}\n{"text": "b"}\n')
     (tmp_path / "bad.txt").write_bytes(corpus.read_bytes() + b"\xff\n")
     (tmp_path / "old").mkdir()
-    (tmp_path / "old" / "dict.txt").write_text("a 1\n")
+    (tmp_path / "old" / "train.idx").touch()
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "dict.txt").touch()  # as export --format fairseq writes it
     write_corpus(tmp_path / "old" / "c.txt", 9)
     chosen = {name: in_folder(value, tmp_path) for name, value in options.items()}
     inputs = chosen.pop("inputs", (corpus,))
@@ -107,9 +109,7 @@ def test_tokenizers_that_do_not_fit(tmp_path: Path, corpus: Path) -> None:
     "stage", ["preparing._write_manifests", "preparing.install_tokenizer", "binarize.Dataset.append"]
 )
 @pytest.mark.parametrize("failure", [RuntimeError("bug"), KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left")])
-def test_failures_half_way_leave_nothing(
-    tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch, stage: str, failure: BaseException
-) -> None:
+def test_failures_half_way_leave_nothing(tmp_path, corpus, monkeypatch, stage, failure) -> None:
     reached = []
 
     def broken(*arguments: object) -> None:
@@ -150,7 +150,7 @@ def test_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:
         assert os.listdir(folder) == []
         (folder / "dict.txt").write_text("")
     assert sorted(os.listdir(tmp_path)) == [".d.replaced", "d"]
-    with output_folder(tmp_path / "d", overwrite=True):
+    with output_folder(tmp_path / "d", overwrite=True, markers=("dict.txt",)):
         pass
     assert os.listdir(tmp_path) == ["d"]
 

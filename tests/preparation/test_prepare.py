@@ -114,9 +114,7 @@ def test_clear_json_tells_what_is_there(made: Path) -> None:
     assert clear["format"] == 1 and clear["settings"]["seed"] == 1 and clear["versions"]["fairseq"]
 
 
-def test_same_bytes_again_for_any_number_of_workers(
-    made: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_same_bytes_again_for_any_number_of_workers(made, corpus, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("fairseq_clear.preparation.binarize.PART_BYTES", 500)  # many parts, cut inside documents
     make(tmp_path / "again", corpus, valid_share=0.2)
     assert data_of(tmp_path / "again") == data_of(made)
@@ -232,7 +230,7 @@ def test_overwrite_replaces_data_and_nothing_else(corpus: Path, model: Path, tmp
     assert contents(tmp_path / "d")["train.bin"] != before["train.bin"]
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "thesis.tex").write_text("years of work")
-    with pytest.raises(UserError, match="replaces data folders only"):
+    with pytest.raises(UserError, match="--overwrite replaces nothing else"):
         make(tmp_path / "home", corpus, overwrite=True)
     assert (tmp_path / "home" / "thesis.tex").read_text() == "years of work"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "home"]

@@ -54,9 +54,7 @@ def test_documents_are_whole_and_held_out_ones_train_nothing(held_out: int, seed
 
 @pytest.mark.parametrize("part_bytes", [1, 100, 1 << 17])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_parts_make_up_the_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part_bytes: int, workers: int
-) -> None:
+def test_parts_make_up_the_whole(tmp_path, monkeypatch, part_bytes, workers) -> None:
     monkeypatch.setattr(binarize, "PART_BYTES", part_bytes)
     monkeypatch.setattr(binarize, "LINES", 5)  # addresses are written in portions of 5 lines
     dictionary = Dictionary()

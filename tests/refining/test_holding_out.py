@@ -127,6 +127,32 @@ def test_training_documents_are_further_passages(tmp_path: Path, count: int) -> 
     assert (len(passages) - len(others), len(others)) == (held_out, min(MOST_OTHERS, count - held_out))
 
 
+def test_copies_of_held_out_documents_are_not_trained_on(tmp_path: Path) -> None:
+    documents = write(tmp_path, [2] * 40)
+    copied = [*documents, *documents[:20]]
+    (tmp_path / "text.txt").write_text("\n\n".join("\n".join(document) for document in copied) + "\n")
+    counts = hold_out(tmp_path / "text.txt", tmp_path, 0.5, 1)
+    trained, asked = read(tmp_path, "train"), pairs(tmp_path, "dev") + pairs(tmp_path, "test")
+    assert not {query for query, _ in asked} & {document[0] for document in trained}
+    assert 0 < counts.left_out == 60 - 30 - len(trained)
+
+
+def test_documents_of_several_sentences_validate(tmp_path: Path) -> None:
+    write(tmp_path, [1] * 400 + [5] * 20)
+    hold_out(tmp_path / "text.txt", tmp_path, 0.5, 1)
+    asked = {query for query, _ in pairs(tmp_path, "dev")}
+    assert asked and asked <= {document[0] for document in read(tmp_path, "valid")}
+
+
+def test_a_single_query_compares_nothing(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("".join(f"Dear all,\ntext {n}.\n\n" for n in range(40)))
+    counts = hold_out(tmp_path / "text.txt", tmp_path, 0.5, 1)
+    assert (counts.dev, counts.test) == (0, 0)
+    given_pairs = [("a", "one"), ("b", "two"), ("c", "three"), ("c", "four"), ("b", "five"), ("a", "six")]
+    counts = divide_pairs(given_pairs, tmp_path / "text.txt", tmp_path, 1)
+    assert (counts.dev, counts.test) == (0, 0)  # the only query of test has two passages
+
+
 def test_titles_are_short_and_begin_one_document(tmp_path: Path) -> None:
     long = " ".join(["word"] * (MOST_TITLE_WORDS + 1))
     documents = [["A title.", "x"], ["Same.", "y"], ["Same.", "z"], [long, "u"], ["alone"], ["Another one.", "v"]]

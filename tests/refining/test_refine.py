@@ -21,11 +21,12 @@ from fairseq_clear import SentenceEncoder
 from fairseq_clear.cli.main import main
 from fairseq_clear.errors import UserError
 from fairseq_clear.processes import locked
-from fairseq_clear.refining.holding_out import HARDER, QUESTION
+from fairseq_clear.refining.holding_out import HARDER, QUESTION, HeldOut
 from fairseq_clear.refining.refine_report import RefineReport, choose_share
 from fairseq_clear.refining.refine_settings import RefineSettings
 from fairseq_clear.refining.refine_steps import Steps
-from fairseq_clear.refining.refining import WEIGHTS, _choose_question, refine, run_refine
+from fairseq_clear.refining.refine_training import Training
+from fairseq_clear.refining.refining import WEIGHTS, _choose_question, _choose_recipe, refine, run_refine
 from tests import zygote
 from tests.conftest import ROOT, rejected, run, sentences
 from tests.interop.folders import make_folder, make_sentence_folder
@@ -169,6 +170,29 @@ def test_a_saturated_question_is_replaced(score: float, question: str, capsys: p
     assert steps.question == QUESTION
 
 
+def test_auto_leaves_out_a_recipe_that_the_text_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    steps = Steps(RefineSettings(texts=(), encoder=Path("start"), dest=Path("dest"), recipe="auto"), "cpu")
+
+    def train(name: str, training: Any) -> Path:
+        if training.recipe in failing:
+            raise UserError("no document has 4 sentences")
+        return Path(name)
+
+    def search(name: str, data: Path, split: str, checkpoints: dict[str, Path]) -> Any:
+        return {"rows": [{"scores": {"MRR@10": float(n)}} for n in range(len(checkpoints))]}
+
+    steps.train, steps.search = train, search  # type: ignore[method-assign, assignment]
+    base = Training("", Path("start"), Path("data"), Path("training"), 40)
+    counts = HeldOut(documents=100, long_documents=100, titled=0, dev=20, test=20)
+    failing = {"neighbor", "simcse"}
+    recipe, trials = _choose_recipe(steps, counts, base)
+    assert (recipe, [trial["recipe"] for trial in trials]) == ("span", ["cloze", "span"])
+    assert "# neighbor is left out: no document has 4 sentences" in capsys.readouterr().out
+    failing = {"cloze", "neighbor", "span", "simcse"}
+    with pytest.raises(UserError, match="4 sentences"):
+        _choose_recipe(steps, counts, base)
+
+
 def test_a_printed_training_is_the_training(finished: Path, folder: Path) -> None:
     """The row of commands is no second code path: typed one by one, they give the same weights."""
     commands = [line for line in (folder / "output.txt").read_text().splitlines() if line.startswith("fairseq-")]
@@ -244,12 +268,13 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on(folder: Path, tmp_path: Pat
         pytest.skip("mounting a small disk is not allowed here")
     try:
         words = [folder / "text.txt", "--from", folder / "tiny", "--dest", disk / "out", *SHORT]
-        (disk / "filler").write_bytes(b"x" * (3 << 20))
-        full = run(*CLEAR, "refine", *words, check=False)
-        assert full.returncode == 2, full.stderr
-        assert "No space left on device" in full.stderr.strip().splitlines()[-1]
-        assert not (disk / "out").exists()
-        (disk / "filler").unlink()
+        for left in (1 << 20, 3 << 19):
+            (disk / "filler").write_bytes(b"x" * ((4 << 20) - left))
+            full = run(*CLEAR, "refine", *words, check=False)
+            assert full.returncode == 2, full.stderr
+            assert "No space left on device" in full.stderr.strip().splitlines()[-1]
+            assert not (disk / "out").exists() and "Traceback" not in full.stderr
+            (disk / "filler").unlink()
         run(*CLEAR, "refine", *words)
         assert (disk / "out/report.md").exists()
     finally:
@@ -350,6 +375,10 @@ MISTAKES = {
     "{texts} --held-out 1.5": "--held-out 1.5: must be a share",
     "{texts} --pairs nowhere.tsv": "--pairs nowhere.tsv: does not exist",
     "{texts} --sts nowhere": "--sts nowhere: does not exist",
+    "{texts} --sts {texts}": "--sts /",
+    "{texts} --dest .": "--dest .: give the name of a folder",
+    "{texts} --dest 10:30/out": "--dest 10:30/out: fairseq separates data folders by",
+    "{texts} --dest {texts} --overwrite": "texts: has no fairseq_clear.json",
     "{texts} --device tpu9": "device tpu9",
     "{texts} --dest {texts}/new/out": "new/out: is in ",
     "{texts} --negatives 1": "--negatives 1: belongs to --train-pairs",

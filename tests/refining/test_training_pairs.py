@@ -47,7 +47,7 @@ def test_no_text_is_on_both_sides(
     tmp_path_factory: pytest.TempPathFactory, numbers: list[tuple[int, int]], share: float, seed: int
 ) -> None:
     folder = tmp_path_factory.mktemp("pairs")
-    rows = [(f"query {a}", f"passage {b}") for a, b in numbers]
+    rows = [(f"query {a}", f"passage {b}", f"passage {(a + b) % 31}") for a, b in numbers]
     try:
         counts = divide_training_pairs(rows, None, None, folder, share, seed)
     except UserError as error:
@@ -55,11 +55,13 @@ def test_no_text_is_on_both_sides(
         return
     trained = {tuple(row) for row in rows_of(folder)}
     judged = asked(folder, "dev") | asked(folder, "test")
-    assert trained <= set(rows) and judged <= set(rows)
-    assert not {text for pair in trained for text in pair} & {text for pair in judged for text in pair}
+    pairs = {row[:2] for row in rows}
+    assert {row[:2] for row in trained} <= pairs and counts.negatives == 1
+    assert judged in (set(), {pair for pair in pairs if pair[0] in {query for query, _ in judged}})  # with all answers
+    assert not {text for row in trained for text in row} & {text for pair in judged for text in pair}
     assert not {query for query, _ in asked(folder, "dev")} & {query for query, _ in asked(folder, "test")}
     if judged:
-        assert len(trained) + len(judged) + counts.left_out == len(set(rows))
+        assert len(trained) + len(judged) + counts.left_out == len(pairs)
     assert counts.pairs == len(trained)
 
 
@@ -76,7 +78,9 @@ def test_given_pairs_are_not_trained_on(tmp_path: Path) -> None:
 def test_titles_are_further_pairs(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("A title.\nIts text.\nMore.\n\nAlone.\n\nHeld title.\np3\n\n")
     rows = [(f"q{n}", f"p{n}", f"n{n}") for n in range(6)]
-    divide_training_pairs(rows, [(f"j{n}", f"p{n}") for n in range(2, 6)], tmp_path / "text.txt", tmp_path, 0.1, 1)
+    judged = [(f"j{n}", f"p{n}") for n in range(2, 6)]
+    counts = divide_training_pairs(rows, judged, tmp_path / "text.txt", tmp_path, 0.1, 1)
+    assert counts.negatives == 1  # of the file, though titles have none
     assert rows_of(tmp_path) == [["q0", "p0", "n0"], ["q1", "p1", "n1"], ["A title.", "Its text. More."]]
     assert (tmp_path / "further.jsonl").read_text().splitlines() == ['["Alone."]']
     assert "Alone." in read_beir(tmp_path / "question").passages  # a candidate of the comparison too
@@ -85,12 +89,13 @@ def test_titles_are_further_pairs(tmp_path: Path) -> None:
 def test_documents_of_the_comparison_are_left_out(tmp_path: Path) -> None:
     """A passage may be a document with its title, or without it."""
     documents = [[f"title {n} x", f"text {n} y.", f"end {n} z."] for n in "abcdefgh"]
+    documents.append(["題", "甲。", "乙。"])  # split where the passage has no space
     (tmp_path / "text.txt").write_text("\n\n".join("\n".join(document) for document in documents) + "\n")
-    judged = [("q0", " ".join(documents[0])), ("q1", " ".join(documents[1][1:])), ("q2", "elsewhere"), ("q3", "other")]
+    judged = [("q0", " ".join(documents[0])), ("q1", " ".join(documents[1][1:])), ("q2", "甲。乙。"), ("q3", "other")]
     counts = divide_training_pairs([("q4", "p4")], judged, tmp_path / "text.txt", tmp_path, 0.1, 1)
     trained = {row[0] for row in rows_of(tmp_path)}
-    assert trained == {"q4", *(document[0] for document in documents[2:])}
-    assert counts.left_out == 2
+    assert trained == {"q4", *(document[0] for document in documents[2:-1])}
+    assert counts.left_out == 3
     passages = read_beir(tmp_path / "question", "test").passages
     assert not [text for text in passages if "text a" in text and text != judged[0][1]]
     assert not [text for text in passages if "text b" in text and text != judged[1][1]]
@@ -105,7 +110,7 @@ def test_given_hard_negatives_come_before_mined_ones(tmp_path: Path) -> None:
     rows = [("a", "aaaa", "given"), ("b", "bbbb"), ("c", "cccc")]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "further.jsonl").write_text('["aab"]\n["abb"]\n')
-    write_rows(tmp_path, tmp_path / "none", Letters, None, 0.05, "cpu")
+    write_rows(tmp_path, tmp_path / "none", Letters, 0, 0.05, "cpu")
     assert sorted(path.name for path in (tmp_path / "none").iterdir()) == ["passage.txt", "query.txt"]
     write_rows(tmp_path, tmp_path / "two", Letters, 2, 0.05, "cpu")
     assert lines(tmp_path / "two/query.txt") == ["a", "b", "c"]

@@ -122,9 +122,11 @@ def test_other_negatives_and_synonyms_are_other_data(data_bin: Path, tmp_path: P
     shutil.copytree(data_bin, data / "paraphrase" / "worse")
     (data / "synonyms.npz").write_bytes(b"one")
 
+    names = "worse"
+
     def files(augment: str) -> list[Any]:
         chain = build_augmentation(augment, Symbols(0, 2, 1, 4, 4))
-        found = run_record._files(configuration(data, "--augment", augment, "--hard-negatives", "worse"), chain)
+        found = run_record._files(configuration(data, "--augment", augment, "--hard-negatives", names), chain)
         return [found["data"]["hash"], (found.get("synonyms") or {}).get("hash")]
 
     before = files("subs")
@@ -132,6 +134,12 @@ def test_other_negatives_and_synonyms_are_other_data(data_bin: Path, tmp_path: P
     (data / "synonyms.npz").write_bytes(b"two")
     assert files("subs")[0] == before[0] and files("subs")[1] != before[1]
     with open(data / "paraphrase" / "worse" / "train.bin", "ab") as stream:
+        stream.write(b" ")
+    assert files("subs")[0] != before[0]
+    elsewhere = shutil.copytree(data_bin, tmp_path / "elsewhere")
+    names = str(elsewhere)
+    before = files("subs")
+    with open(elsewhere / "train.bin", "ab") as stream:
         stream.write(b" ")
     assert files("subs")[0] != before[0]
 

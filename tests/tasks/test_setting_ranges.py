@@ -25,7 +25,7 @@ GUIDED = "--criterion clear_self_guided "
 
 # The last flag and value are named in the message.
 BAD = [
-    *("--seed -1", "--seed 4294967296", "--batch-size 0", "--batch-size -8", "--max-tokens 0", "--max-tokens -1"),
+    *("--seed -1", "--seed 2147483648", "--batch-size 0", "--batch-size -8", "--max-tokens 0", "--max-tokens -1"),
     *("--update-freq 0", "--update-freq -1", "--update-freq 2,0", "--lr -0.001", "--lr 0", "--lr 0.1,-0.2"),
     *("--tokens-per-sample 0", "--tokens-per-sample 2", "--tokens-per-sample -5", "--mlm-copies 0", "--mlm-copies -1"),
     *("--contrastive-weight nan", "--contrastive-weight -1", "--mlm-weight inf", "--mlm-weight -0.1"),
@@ -35,11 +35,11 @@ BAD = [
     *("--key-momentum 1.5", "--key-momentum -1", "--key-momentum nan", "--max-positions 31"),
     *("--projection-layers -1", "--projection-dim -1", "--projection-hidden-dim -1", "--layer-norm-eps 0"),
     *("--layer-norm-eps -1", "--layer-norm-eps nan", "--attention-window -2", "--attention-window 3", "--segments 0"),
-    "--encode-chunk-size -1",
+    *("--encode-chunk-size -1", "--mask-prob 0", "--mask-prob 1.5", "--random-token-prob -0.1", "--leave-unmasked-prob 2"),
 ]  # fmt: skip
 
 GOOD = [
-    *("", "--encode-chunk-size 0", "--max-update 0", "--batch-size 1", "--seed 0", "--seed 4294967295", "--lr 0,0.1"),
+    *("", "--encode-chunk-size 0", "--max-update 0", "--batch-size 1", "--seed 0", "--seed 2147483647", "--lr 0,0.1"),
     *("--lr 1e-12", "--update-freq 1,2", "--tokens-per-sample 3", "--mlm-weight 0", "--contrastive-weight 0"),
     *("--mlm-copies 2", "--projection-layers 0", "--projection-dim 0", "--attention-window 4", "--segments 2"),
     *("--max-positions 32", "--key-momentum 0", "--key-momentum 1", "--frozen-layers 0", "--criterion masked_lm"),
@@ -70,6 +70,22 @@ def test_missing_batch_sizes() -> None:
         check_numbers(cfg)
     cfg.dataset.max_tokens = 100
     check_numbers(cfg)
+
+
+WITHOUT_EFFECT = [
+    *("--skip-masking", "--include-target-tokens", "--d2v2-multi", "--short-documents skip", "--document-boundary line"),
+    *("--same-document-negatives exclude", "--shorten-method truncate", "--views cloze --shorten-method random_crop"),
+    *("--random-token-prob 0.6 --leave-unmasked-prob 0.5", "--optimizer clear_adamw --fp16"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("flags", WITHOUT_EFFECT)
+def test_settings_that_contradict_each_other(flags: str) -> None:
+    with pytest.raises(UserError) as error:
+        check_numbers(configuration("data", *flags.split()))
+    assert any(word in str(error.value) for word in flags.split() if word.startswith("--"))
+    for good in ("--optimizer clear_adamw --fp16 --decay-vectors", "--views span --short-documents skip"):
+        check_numbers(configuration("data", *good.split()))
 
 
 def test_values_of_hydra_that_argparse_would_not_let_through() -> None:
@@ -119,4 +135,9 @@ def test_every_number_of_the_plugin_has_a_range() -> None:
     found |= ours_and_stock[0] - ours_and_stock[1]
     assert len(found) > 12
     of_fairseq = {"lr", "batch_size", "max_tokens", "update_freq", "seed"}
+    of_fairseq |= {
+        "mask_prob",
+        "random_token_prob",
+        "leave_unmasked_prob",
+    }  # ours to check, as our masks replace its own
     assert found - {"max_update", "encoder_from"} == NUMBERS.keys() - of_fairseq

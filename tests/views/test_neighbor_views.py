@@ -48,14 +48,6 @@ def test_every_pair_once(shape, n):
         assert [content[begin:end] for begin, end in pair.spans] == [one, other]
 
 
-def test_in_chunks(monkeypatch):
-    shape = [3, 2, 0, 1, 0, 4, 5, 1, 0, 2, 2]
-    expected = source(in_memory(shape, [1, 1, 0, 2])).text_lengths
-    monkeypatch.setattr("fairseq_clear.views.sentence_pair_views.CHUNK_ITEMS", 2)
-    views = source(in_memory(shape, [1, 1, 0, 2]))
-    assert views.text_lengths.tolist() == expected.tolist() == [[5, 4], [6, 7], [7, 3], [4, 4], [3, 3]]
-
-
 def test_lone_sentences_are_counted(caplog):
     caplog.set_level(logging.INFO)
     source(in_memory([6, 0, 2, 1, 0, 3]))

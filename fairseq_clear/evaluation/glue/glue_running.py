@@ -67,8 +67,8 @@ def prepare_task(
     """
     dictionary = load_dictionary(data_bin / DICTIONARY)
     splits: dict[str, dict[str, int]] = {}
-    with output_folder(dest / task.name, overwrite) as folder:
-        *inputs, answers = (folder / name for name in [*("input0", "input1")[: len(task.texts)], "label"])
+    with output_folder(dest / task.name, overwrite, (GLUE_JSON,)) as folder:
+        *inputs, answers = (folder / name for name in [*("input0", "input1")[: len(task.columns)], "label"])
         for part in (*inputs, answers):
             part.mkdir()
             shutil.copyfile(data_bin / DICTIONARY, part / DICTIONARY)
@@ -170,18 +170,26 @@ class GlueRun:
         result = self.folder / RESULT
         if result.is_file():
             return dict(read_json(result, "remove it", dict))
+        log, best = self.folder / "train.log", self.folder / "checkpoint_best.pt"
         with write_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-        write_json(self.folder / SETTINGS, self.identity(), flag="--output")
-        log, best = self.folder / "train.log", self.folder / "checkpoint_best.pt"
-        with open(log, "ab") as stream:
-            # the training ends if this process ends or is interrupted
-            run = subprocess.run(self.command(), stdout=stream, stderr=subprocess.STDOUT, preexec_fn=die_with_parent)
+            write_json(self.folder / SETTINGS, self.identity())
+            with open(log, "ab") as stream:
+                # the training ends if this process ends or is interrupted
+                run = subprocess.run(
+                    self.command(), stdout=stream, stderr=subprocess.STDOUT, preexec_fn=die_with_parent
+                )
         if run.returncode or not best.is_file():
             what = f"fairseq-train ended with status {run.returncode}; see the last lines of {log}"
             raise UserError(f"{self.task.name} seed {self.seed}: {what}")
-        updates, logged = strip_checkpoint(best, self.folder / "model.pt"), read_log(log)
-        scores = {split: logged[split][updates] for split in self.task.dev_columns()}
+        with write_errors(self.folder):
+            updates = strip_checkpoint(best, self.folder / "model.pt")
+        logged = read_log(log)
+        try:
+            scores = {split: logged[split][updates] for split in self.task.dev_columns()}
+        except KeyError:  # logging ignores a full disk
+            what = f"holds no scores of update {updates}, the best one; remove {self.folder} and rerun"
+            raise UserError(f"{log}: {what}") from None
         metrics = {split: {name: one[name] for name in MEASURED if name in one} for split, one in scores.items()}
         epoch = int(scores["valid"]["epoch"])
         found = {"task": self.task.name, "seed": self.seed, "epoch": epoch, "metrics": metrics}

@@ -18,7 +18,7 @@ class GlueTask:
     """A task of GLUE."""
 
     name: str  # name on GLUE's leaderboard
-    texts: tuple[str, ...]  # names of the columns of the one or two texts
+    columns: tuple[str, ...]  # names, of the one or two texts
     label: str  # name of the column of the label
     labels: tuple[str, ...]  # labels in the order of their class ids; empty if a score is predicted (STS-B)
     # fairseq's name of a split -> file; ``valid1`` is the mismatched dev set of MNLI
@@ -66,7 +66,7 @@ def read_examples(glue_dir: Path, task: GlueTask, split: str) -> tuple[list[list
     path = glue_dir / task.name / task.splits[split]
     lines = [[cell.strip() for cell in line.split("\t")] for line in read_text_lines(path)]
     names = task.header or (lines.pop(0) if lines else [])
-    wanted = (*task.texts, task.label)
+    wanted = (*task.columns, task.label)
     if missing := [name for name in wanted if name not in names]:
         raise UserError(f"{path}:1: the header has no column {missing[0]!r}; is this {task.name}?")
     rows = [[cells[names.index(name)] for name in wanted] for cells in lines if len(cells) == len(names)]

@@ -18,7 +18,7 @@ MODEL = (
 )
 LANGUAGES = (
     "source and target language in the model's own codes, such as eng_Latn:por_Latn (NLLB) or en:pt (M2M100); required by "
-    "multilingual models, and only for CTranslate2 and Hugging Face"
+    "multilingual models of CTranslate2 and Hugging Face, optional for a function; a fairseq model names its languages itself"
 )
 
 

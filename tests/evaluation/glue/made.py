@@ -50,7 +50,7 @@ def write_glue(folder: Path, tasks: list[str] | None = None) -> Path:
             names = [column.replace("_", " ") if name == "MRPC" else column for column in header]
             lines = [] if task.header else ["\t".join(names)]
             for number, label in enumerate(labels(name, split)):
-                cells = dict.fromkeys(names, str(number)) | {column: text(rng, label) for column in task.texts}
+                cells = dict.fromkeys(names, str(number)) | {column: text(rng, label) for column in task.columns}
                 lines.append("\t".join({**cells, task.label: label}[column] for column in names))
             (folder / name / file).write_text("\n".join(lines) + "\n")
     return folder

@@ -23,7 +23,7 @@ def glue(tmp_path_factory):
 def test_every_task_and_split_is_read(task, glue):
     for split in task.splits:
         texts, found, dropped = read_examples(glue, task, split)
-        assert (found, dropped, len(texts)) == (labels(task.name, split), 0, len(task.texts))
+        assert (found, dropped, len(texts)) == (labels(task.name, split), 0, len(task.columns))
         # texts are words, not the numbers of the other columns
         assert all(word.isalpha() for column in texts for text in column for word in text.split())
 
@@ -112,6 +112,9 @@ def test_failures_leave_nothing_behind(data_bin, tmp_path):
     with pytest.raises(UserError, match=f"{dest}/RTE: .*--overwrite"):
         prepare("RTE", glue, data_bin, dest)
     assert prepare("RTE", glue, data_bin, dest, overwrite=True)[0] == record
+    (dest / "RTE" / "glue.json").rename(dest / "RTE" / "mine.json")
+    with pytest.raises(UserError, match="RTE: has no glue.json"):
+        prepare("RTE", glue, data_bin, dest, overwrite=True)
     for change in (lambda file: file.write_text(HEADER + "0\ta\n"), Path.unlink):
         change(glue / "RTE" / "dev.tsv")
         with pytest.raises(UserError, match="dev.tsv: "):

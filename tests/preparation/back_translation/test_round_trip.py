@@ -1,8 +1,5 @@
 """Trained models: paraphrases keep the meaning and change the wording, and lines stay where they are."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from fairseq_clear.preparation.back_translation.translating import translate_file
@@ -22,9 +19,7 @@ def kept_and_changed(originals: list[str], results: list[str]) -> tuple[float, f
 
 # "sampling" without a limit would draw improbable words too
 @pytest.mark.parametrize(("search", "least"), [({}, 0.95), ({"sampling": 3}, 0.9)], ids=["beam", "top-k"])
-def test_meaning_is_kept_and_wording_changed(
-    search: dict[str, Any], least: float, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
-) -> None:
+def test_meaning_is_kept_and_wording_changed(search, least, tmp_path_factory, tmp_path) -> None:
     toys = train_toys(tmp_path_factory)
     originals = (toys / "text.txt").read_text().split("\n")[:100]
     originals[10] = originals[50] = ""
