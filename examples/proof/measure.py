@@ -342,7 +342,7 @@ def draw(measured: dict[str, dict[str, list[dict[str, Any]]]], path: Path) -> No
                 title=collection, xlabel="nDCG@10 minus untouched", yticks=range(len(scores)), yticklabels=list(scores)
             )
         axis.invert_yaxis()
-        axis.legend(loc="lower left", frameon=True)
+        axis.legend(loc="upper left", frameon=True)
     save_figure(figure, path)
 
 

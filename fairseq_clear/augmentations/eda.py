@@ -122,13 +122,13 @@ def _swap(texts: Ragged, draws: Draws, symbols: Symbols, alpha: float) -> tuple[
     ordinary, sizes = np.flatnonzero(~words.is_special), words.ordinary
     first = sizes.cumsum() - sizes
     counts = np.where(sizes > 1, _counts(alpha, sizes, draws), 0)
-    order = np.arange(len(words.starts))
-    for number in range(int(counts.max(initial=0))):
-        rows = np.flatnonzero(counts > number)
-        one = _below(sizes[rows], draws, PLACE, rows, np.full(len(rows), number))
-        two = _below(sizes[rows] - 1, draws, WORD, rows, np.full(len(rows), number))
-        two += two >= one
-        one, two = ordinary[first[rows] + one], ordinary[first[rows] + two]
+    order, number = np.arange(len(words.starts)), ranges(np.zeros_like(counts), counts)
+    rows = np.repeat(np.arange(len(counts)), counts)
+    ones, twos = _below(sizes[rows], draws, PLACE, rows, number), _below(sizes[rows] - 1, draws, WORD, rows, number)
+    twos += twos >= ones
+    ones, twos = ordinary[first[rows] + ones], ordinary[first[rows] + twos]
+    for n in range(int(counts.max(initial=0))):  # a swap may move what an earlier one has moved
+        one, two = ones[number == n], twos[number == n]
         order[one], order[two] = order[two], order[one]
     source = ranges(words.starts[order], words.lengths[order])
     return Ragged(texts.tokens[source], texts.offsets), source

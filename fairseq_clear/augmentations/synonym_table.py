@@ -97,6 +97,8 @@ class SynonymTable:
         words = np.flatnonzero(lengths > 1)
         found[words], node = -1, node[words]
         for length, (keys, rows) in enumerate(levels, 2):
+            if not len(words):
+                break
             wanted = node << 32 | tokens[starts[words] + length - 1]
             place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
             is_known, is_whole = keys[place] == wanted, lengths[words] == length
