@@ -356,7 +356,6 @@ def _check(cfg: Any) -> None:
         )
     for name, is_estimated in (
         ("criterion._name", cfg.criterion.get("_name") in CRITERIONS),
-        ("model.checkpoint_activations", not cfg.model.get("checkpoint_activations")),
         ("optimizer._name", cfg.optimizer["_name"] in OPTIMIZERS),
         ("dataset.max_tokens", not cfg.dataset.max_tokens),
     ):

@@ -145,11 +145,15 @@ def rejected(capsys: pytest.CaptureFixture[str], command: Sequence[object], said
     assert ("unrecognized" in said) == ("unrecognized" in err), err  # which repeats what was typed
 
 
+def free_port() -> int:
+    with socket.create_server(("localhost", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
 def run_workers(count: int, *command: str | Path, **options: Any) -> list[subprocess.CompletedProcess[str]]:
     """The results of a command on several workers, as torchrun starts them but forked; options are of ``run``."""
-    with socket.create_server(("localhost", 0)) as free:
-        port = free.getsockname()[1]
-    variables = {**os.environ, "MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
+    place = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(count)}
+    variables = {**os.environ, **place}
     with ThreadPoolExecutor() as pool:
         started = [pool.submit(run, *command, **options, env={**variables, "RANK": str(n)}) for n in range(count)]
         return [worker.result() for worker in started]
@@ -194,6 +198,14 @@ def binarize(folder: Path, dictionary: Path, **texts: Sequence[str]) -> None:
         *(*tool("preprocess"), "--only-source", "--srcdict", dictionary, "--destdir", folder, "--workers", "1"),
         *("--trainpref", folder / "train.txt", "--validpref", folder / "valid.txt"),
     )
+
+
+@pytest.fixture(scope="session")
+def other_bin(data_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """300 other sentences with the dictionary of ``data_bin``."""
+    folder = tmp_path_factory.mktemp("other") / "bin"
+    binarize(folder, data_bin / "dict.txt", train=sentences(300, 5), valid=sentences(9, 6))
+    return folder
 
 
 @pytest.fixture(scope="session")

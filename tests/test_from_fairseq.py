@@ -1,7 +1,6 @@
 """docs/from-fairseq.md: its files are written and its commands run, in their order, as a reader would."""
 
 import re
-import socket
 import sys
 import tarfile
 from pathlib import Path
@@ -13,7 +12,7 @@ from fairseq.data.data_utils import load_indexed_dataset
 from fairseq_clear.text.tokenizers import Gpt2Tokenizer
 from fairseq_clear.text.vocabulary import build_dictionary
 from tests import zygote
-from tests.conftest import ROOT, load_file
+from tests.conftest import ROOT, free_port, load_file
 from tests.interop.folders import NEEDS_HF
 from tests.interop.test_archive import write_archive
 from tests.preparation.corpora import gpt2_files
@@ -69,8 +68,7 @@ class Reader:
             (self.folder / title).parent.mkdir(parents=True, exist_ok=True)
             (self.folder / title).write_text(text)
         if language == "sh":
-            with socket.create_server(("localhost", 0)) as free:
-                flags = f"{GLOO} --distributed-port {free.getsockname()[1]}"
+            flags = f"{GLOO} --distributed-port {free_port()}"
             (self.folder / title).write_text(text.replace("--distributed-port 29500", flags))
             text = f"bash -n {title} && timeout 120 bash {title}"
         elif language == "python" and not title:

@@ -64,8 +64,6 @@ class ClearRobertaModel(TextModel, RobertaModel):
 
     def compile_encoders(self, **options: Any) -> None:
         """See TextModel."""
-        if getattr(self.args, "checkpoint_activations", False):
-            raise UserError("--compile: leave out --checkpoint-activations; --encode-chunk-size saves memory too")
         exclude_from_compiling()
         super().compile_encoders(**options)
 

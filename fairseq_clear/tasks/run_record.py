@@ -44,7 +44,7 @@ DETERMINING = {
 # Settings of the other sections that may differ: they name files, whose content is compared, or affect memory and speed.
 FREE = {
     "task": "data mix synonyms eval_sts eval_retrieval persistent_workers allow_change",
-    "model": "encoder_from encoder_config attn_implementation encode_chunk_size compile checkpoint_activations "
+    "model": "encoder_from encoder_config attn_implementation encode_chunk_size compile "
     "offload_activations min_params_to_wrap",
 }
 HASHED = {

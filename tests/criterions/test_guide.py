@@ -10,7 +10,8 @@ import torch
 from fairseq_clear.data.batch import Batch
 from fairseq_clear.evaluation.checkpoints import load_model
 from tests.criterions.test_clear_nt_xent import backward, parts, reduced
-from tests.faults.commands import MOCO, NT_XENT, fairseq_train, run
+from tests.faults.commands import MOCO, NT_XENT
+from tests.faults.commands import train_and_read as train
 from tests.objectives import oracles
 from tests.objectives.test_false_negatives import nearer
 from tests.objectives.test_moco import equation_2
@@ -229,13 +230,6 @@ def test_mistakes_are_one_line(paired_bin: Path, guide: Path, tmp_path: Path, ca
         ),
     ]:
         refuses(caplog, message, data, *flags)
-
-
-def train(data: Path, folder: Path, *flags: str, recipe: tuple[str, ...] = MOCO) -> tuple[int, str]:
-    log = folder.parent / f"{folder.name}.log"
-    log.unlink(missing_ok=True)
-    code = run(lambda: fairseq_train(data, folder, *flags, recipe=recipe), log)
-    return code, log.read_text()
 
 
 @pytest.mark.slow

@@ -154,14 +154,6 @@ def test_an_implausible_weight_is_an_error(weights: list[int], count: str) -> No
 # Real corpora
 
 
-@pytest.fixture(scope="module")
-def other_bin(data_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """300 other sentences with the dictionary of ``data_bin``."""
-    folder = tmp_path_factory.mktemp("other") / "bin"
-    binarize(folder, data_bin / "dict.txt", train=sentences(300, 5), valid=sentences(9, 6))
-    return folder
-
-
 def rows(batch: dict[str, Any]) -> list[Any]:
     """Ids and model inputs of a batch."""
     masked = batch["net_input"].get("src_tokens")

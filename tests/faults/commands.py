@@ -44,6 +44,13 @@ def fairseq_train(data: Path, folder: Path, *flags: str, recipe: tuple[str, ...]
     return exit_code(cli_main)
 
 
+def train_and_read(data: Path, folder: Path, *flags: str, recipe: tuple[str, ...] = MOCO) -> tuple[int, str]:
+    """``fairseq_train`` in a process of its own; its exit code and log."""
+    log = folder.parent / f"{folder.name}.log"
+    log.unlink(missing_ok=True)
+    return run(lambda: fairseq_train(data, folder, *flags, recipe=recipe), log), log.read_text()
+
+
 def fairseq_hydra_train(config: Path, *overrides: str) -> int:
     """``fairseq-hydra-train`` with a configuration file in this process; its exit code."""
     from fairseq_cli.hydra_train import cli_main

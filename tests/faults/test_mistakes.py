@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import ROOT, tool
 from tests.conftest import run as call
 from tests.faults import commands
-from tests.faults.commands import NT_XENT, fairseq_hydra_train, fairseq_train, run
+from tests.faults.commands import NT_XENT, fairseq_hydra_train, fairseq_train, run, same, state_of
 
 pytestmark = pytest.mark.slow
 
@@ -177,14 +177,14 @@ def test_parts_that_do_not_fit(names: str, data_bin: Path, tmp_path: Path) -> No
     check(names, run(lambda: fairseq_hydra_train(config), tmp_path / "log"), tmp_path, ILL_FITTING[names])
 
 
-def test_both_commands_train_without_a_mistake(data_bin: Path, tmp_path: Path) -> None:
+def test_both_commands_train_the_same_without_a_mistake(data_bin: Path, tmp_path: Path) -> None:
     """The negative control of all mistakes."""
     config = tmp_path / "run.yaml"
     config.write_text(CONFIG.format(plugin=ROOT / "fairseq_clear", data=data_bin, save_dir=tmp_path / "hydra"))
     assert run(lambda: fairseq_hydra_train(config), tmp_path / "log") == 0, (tmp_path / "log").read_text()[-3000:]
     code = run(lambda: fairseq_train(data_bin, tmp_path / "run", "--max-update", "2", recipe=NT_XENT), tmp_path / "log")
     assert code == 0, (tmp_path / "log").read_text()[-3000:]
-    assert (tmp_path / "hydra" / "checkpoint_last.pt").is_file() and (tmp_path / "run" / "checkpoint_last.pt").is_file()
+    assert same(*(state_of(tmp_path / name / "checkpoint_last.pt") for name in ("hydra", "run")))
 
 
 def test_a_schedule_ends_with_the_run(data_bin: Path, tmp_path: Path) -> None:

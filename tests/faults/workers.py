@@ -14,8 +14,8 @@ import torch
 from fairseq.trainer import Trainer
 
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
+from tests.conftest import free_port
 from tests.faults.commands import NT_XENT, ended, fairseq_train, fork
-from tests.launch.test_preemption import free_port
 
 UPDATE, WORKER = 5, 1  # where the fault occurs
 FLAGS = ("--max-update", "6", "--disable-validation")

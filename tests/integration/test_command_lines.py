@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from tests import zygote
-from tests.conftest import ROOT, binarize, run, run_workers, sentences, tool
+from tests.conftest import ROOT, binarize, run, run_workers, tool
 from tests.faults.commands import fairseq_train, same
 from tests.faults.commands import run as in_a_fork
+from tests.faults.test_mistakes import CONFIG
 
 pytestmark = pytest.mark.slow
 
@@ -63,14 +64,6 @@ RESUMED = PRECISIONS | {
 }
 # 120 + 13 sentences in batches of 8: 17 an epoch, of other texts each time
 RESUMED |= {f"mixed, {how}": ("--mix", "DATA:0.9,OTHER:0.1", "--mix-batches", how) for how in ("any", "one")}
-
-
-@pytest.fixture(scope="module")
-def other_bin(data_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """300 other sentences with the dictionary of ``data_bin``."""
-    folder = tmp_path_factory.mktemp("other") / "bin"
-    binarize(folder, data_bin / "dict.txt", train=sentences(300, 5), valid=sentences(9, 6))
-    return folder
 
 
 @pytest.mark.parametrize("recipe", RESUMED)
@@ -168,10 +161,12 @@ def test_two_workers_resume_with_the_same_patience(data_bin: Path, tmp_path: Pat
 
 def test_hydra_under_torchrun(data_bin: Path, scripts: Path, tmp_path: Path) -> None:
     """fairseq-hydra-train loads the plugin after it has decided how many workers there are."""
-    config = write_config(data_bin, tmp_path, "hydra")
-    result = run(
-        *TORCHRUN, "--no-python", scripts / "fairseq-hydra-train", "--config-dir", config, "--config-name", "run"
+    (tmp_path / "run.yaml").write_text(
+        CONFIG.format(plugin=ROOT / "fairseq_clear", data=data_bin, save_dir=tmp_path / "run")
     )
+    command = (scripts / "fairseq-hydra-train", "--config-dir", tmp_path, "--config-name", "run")
+    logged = (f"hydra.run.dir={tmp_path}", "common.log_format=json", "common.log_interval=1")
+    result = run(*TORCHRUN, "--no-python", *command, *logged)
     assert "workers    2 on CPUs" in result.stdout and result.stdout.count("done training") == 1, result.stdout[-3000:]
     assert max(map(float, re.findall(r'"negatives_per_query": "?([0-9.]+)', result.stdout))) == 30
 
@@ -198,35 +193,6 @@ def test_an_environment_of_other_workers(variables, flags, said, data_bin, tmp_p
     assert in_a_fork(work, tmp_path / "log") == 2
     text = (tmp_path / "log").read_text()
     assert said in text and "Traceback" not in text and not (tmp_path / "run").exists()
-
-
-def write_config(data_bin: Path, folder: Path, save_dir: str) -> Path:
-    """RUN as a configuration file, in a folder of its own."""
-    config = folder / "config"
-    config.mkdir()
-    (config / "run.yaml").write_text(f"""# @package _group_
-hydra: {{run: {{dir: {folder / "outputs"}}}}}
-common: {{user_dir: {ROOT / "fairseq_clear"}, cpu: true, log_format: json, log_interval: 1}}
-task: {{_name: clear_lm, data: {data_bin}, sample_break_mode: eos, tokens_per_sample: 32, augment: del-word}}
-model: {{_name: clear_roberta_tiny, pooling: mean}}
-criterion: {{_name: clear_nt_xent}}
-dataset: {{batch_size: 8, disable_validation: true}}
-optimizer: {{_name: adam}}
-lr_scheduler: {{_name: polynomial_decay, total_num_update: 100}}
-optimization: {{lr: [0.001], max_update: 3}}
-checkpoint: {{save_dir: {folder / save_dir}, no_epoch_checkpoints: true}}
-""")
-    return config
-
-
-def test_hydra_and_command_line_are_one_run(data_bin: Path, tmp_path: Path) -> None:
-    train(data_bin, tmp_path / "flags", "--max-update", "3", "--disable-validation")
-    config = write_config(data_bin, tmp_path, "hydra")
-    hydra = (*tool("hydra_train"), "--config-dir", config, "--config-name", "run")
-    run(*hydra)
-    assert same(state(tmp_path / "flags"), state(tmp_path / "hydra"))
-    run(*hydra, 'task.augment="del-span:spans=2,ratio=0.1"', f"checkpoint.save_dir={tmp_path / 'override'}")
-    assert not same(state(tmp_path / "flags")[0], state(tmp_path / "override")[0])
 
 
 VALIDATE = tuple("--user-dir fairseq_clear --task clear_lm --cpu --batch-size 8 --valid-subset valid".split())

@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -20,7 +19,7 @@ from fairseq_clear.launch import preemption
 from fairseq_clear.launch.peer_watchdog import EXIT_LOST
 from fairseq_clear.patches.stopping import EXIT_INTERRUPTED, EXIT_PREEMPTED
 from tests import zygote
-from tests.conftest import ROOT, run
+from tests.conftest import ROOT, free_port, run
 from tests.faults.commands import same
 from tests.training import configuration
 
@@ -59,12 +58,6 @@ main(sys.argv[1:])
 PLAIN_PAUSE = PAUSE.replace(
     "from fairseq_clear.launch.preemption import main\nmain(sys.argv[1:])", "sys.argv.pop(1); host.cli_main()"
 )
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        return int(probe.getsockname()[1])
 
 
 def start(command: Sequence[str], data: Path, folder: Path, *flags: str, workers: int = 2) -> list[zygote.Forked]:

@@ -339,7 +339,7 @@ def test_a_pooler_is_kept_and_not_trained(name: str, tmp_path: Path, caplog: pyt
     before, after = (transformers.AutoModel.from_pretrained(folder) for folder in (found.source, tmp_path / "out"))
     pairs = list(zip(before.pooler.parameters(), after.pooler.parameters(), strict=True))
     assert pairs and all(torch.equal(one, other) for one, other in pairs)
-    refused("--mlm-weight: the encoder has no head", caplog, found)
+    refuses(caplog, "--mlm-weight: the encoder has no head", found, of=start)
 
 
 def test_a_configuration_is_enough(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from fairseq_clear.interop.stock import build_model, settings_of, write_checkpoi
 from fairseq_clear.models.pretrained_encoder import encoder_settings
 from fairseq_clear.text.tokenizers import WhitespaceTokenizer
 from tests.conftest import ROOT
-from tests.faults.commands import NT_XENT, fairseq_hydra_train, fairseq_train, run
+from tests.faults.commands import NT_XENT, fairseq_hydra_train, run, train_and_read
 from tests.faults.test_mistakes import CONFIG
 
 # Flag -> its value in the imported folder, a contradicting one, and its value in a run of tests.faults.commands, which
@@ -146,10 +146,7 @@ def test_an_unreadable_checkpoint_is_one_line(imported, tmp_path, capsys) -> Non
 
 def train(data: Path, folder: Path, *flags: str) -> tuple[int, str]:
     """Train for two updates; return the exit code and the log."""
-    log = folder.parent / f"{folder.name}.log"
-    log.unlink(missing_ok=True)
-    code = run(lambda: fairseq_train(data, folder, "--max-update", "2", *flags, recipe=NT_XENT), log)
-    return code, log.read_text()
+    return train_and_read(data, folder, "--max-update", "2", *flags, recipe=NT_XENT)
 
 
 def state_of(folder: Path) -> dict[str, Any]:
