@@ -22,7 +22,8 @@ wheel() { "$python" -m pip wheel -q --no-deps --wheel-dir "$work/wheels" "$@"; }
 "$python" -m pip install -q --no-deps --target "$work/numpy" 'numpy>=2,<3'
 echo "wheelhouse: building fairseq (about 4 minutes on 2 cores)"
 PYTHONPATH=$work/numpy wheel --no-build-isolation --no-cache-dir "$(pin fairseq-fixed)"
-grep -E '^[A-Za-z]' requirements.txt | grep -vE '^(torch|numpy|fairseq-fixed)==' | grep -E "^(${WHEELS:-.*})==" >"$work/others.txt"
+grep -E '^[A-Za-z]' requirements.txt | grep -vE '^(torch|numpy|fairseq-fixed)==' | grep -E "^(${WHEELS:-.*})==" >"$work/others.txt" ||
+  { echo "wheelhouse: WHEELS=$WHEELS names no package of requirements.txt" >&2; exit 2; }
 wheel -r "$work/others.txt"
 rm -rf build/lib # of an earlier build, which setuptools would add to the wheel
 wheel --no-build-isolation .

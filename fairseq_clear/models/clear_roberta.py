@@ -77,11 +77,9 @@ class ClearRobertaModel(TextModel, RobertaModel):
         found += [head.weight] * (head.weight is not encoder.embed_tokens.weight)
         if self.args.pooling.startswith("layer:"):
             above = int(self.args.pooling.partition(":")[2])
-            parts = [
-                *list(encoder.layers.children())[above:],
-                *([encoder.layer_norm] * (encoder.layer_norm is not None)),
-            ]
-            found += [p for part in parts for p in part.parameters()]
+            # the last state is behind the last LayerNorm
+            norm = [encoder.layer_norm] * (encoder.layer_norm is not None and above < self.args.encoder_layers)
+            found += [p for part in (*list(encoder.layers.children())[above:], *norm) for p in part.parameters()]
         return found
 
     def freeze_lowest(self, layers: int) -> None:

@@ -137,6 +137,9 @@ def load_checkpoint(
         )
         raise UserError(f"{filename}: {error}{new_run if is_ours else ''}") from None
     except Exception as error:
+        if isinstance(error, ValueError) and "parameter group" in str(error):
+            start = f"--reset-optimizer, or another --save-dir with --finetune-from-model {filename}"
+            raise UserError(f"{filename}: its optimizer has other weights than this run trains; give {start}") from None
         if not str(error).startswith("Cannot load model parameters"):
             raise
         if isinstance(error.__context__, UserError):  # its message says what to do

@@ -316,7 +316,7 @@ def _choose_recipe(steps: Steps, counts: HeldOut, base: Training) -> tuple[str, 
         tried = [name for name in tried if has_documents or not RECIPES[name].needs_documents]
         trial = replace(base, updates=updates, validations=1)
         folder = steps.work / "trials"
-        trained: dict[str, Path] = {}
+        trained, output = dict[str, Path](), steps.work / "compare-the-recipes.json"
         for name in tried:
             try:
                 trained[name] = steps.train(f"try {name}", replace(trial, recipe=name, save_dir=folder / name))
@@ -324,6 +324,8 @@ def _choose_recipe(steps: Steps, counts: HeldOut, base: Training) -> tuple[str, 
                 print(f"# {name} is left out: {error}", flush=True)
                 if name == tried[-1] and not trained:
                     raise
+        if output.exists() and len(read_json(output)["rows"]) != len(trained):
+            output.unlink()  # of an earlier call, in which another recipe failed
         report = steps.search("compare the recipes", base.data, "dev", trained)
         scores = [row["scores"][MRR] for row in report["rows"]]
         trials = [

@@ -117,12 +117,17 @@ def write_rows(folder: Path, dest: Path, load: Callable[[], Encoder], count: int
         UserError: no pair has enough hard negatives.
     """
     rows = _read_lines(folder / ROWS)
-    if count > min(len(row) - 2 for row in rows):
+    short = sum(len(row) - 2 < count for row in rows)
+    if short:
         further = [passage for (passage,) in _read_lines(folder / FURTHER)]
-        settings = MiningSettings(negatives=count, margin=margin)
-        mined = mine_negatives(load(), [(row[0], row[1]) for row in rows], further, settings, device=device)
-        found = dict(zip(mined.kept.tolist(), mined.negatives.tolist(), strict=True))
-        filled = []
+        settings, found, filled = MiningSettings(negatives=count, margin=margin), {}, []
+        settings.last_rank = max(settings.last_rank, count)
+        try:
+            mined = mine_negatives(load(), [(row[0], row[1]) for row in rows], further, settings, device=device)
+            found = dict(zip(mined.kept.tolist(), mined.negatives.tolist(), strict=True))
+        except UserError:  # too few texts: the pairs that have all of theirs are left
+            if short == len(rows):
+                raise
         for n, row in enumerate(rows):
             texts = dict.fromkeys((*row[2:], *(mined.texts[number] for number in found.get(n, ()))))
             if len(texts) >= count:

@@ -23,7 +23,7 @@ from fairseq_clear.spec import setting_names
 from fairseq_clear.tasks.corpus_mix import parse_mix, shards_of
 from fairseq_clear.text.data_folders import DICTIONARY, read_dictionary
 from fairseq_clear.text.synonym_files import SYNONYMS_NPZ
-from fairseq_clear.views.paraphrase_views import ORIGINAL, aligned_folder
+from fairseq_clear.views.paraphrase_views import ORIGINAL, PARAPHRASES, aligned_folder
 from fairseq_clear.views.view_table import find_view_source
 
 # Settings of fairseq's own sections that determine the result of a run, by what they determine. All others of these sections
@@ -54,6 +54,7 @@ HASHED = {
     "synonyms": "--synonyms",
     "start": "--finetune-from-model",
     "guide": "--guide",
+    "aligned": "the aligned texts of",
 }
 SIZES = ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim")
 WHOLE = 1 << 26  # bytes of a file that are hashed in full; of a larger one, 64 pieces of 1 MiB
@@ -213,6 +214,8 @@ def _files(cfg: Any, chain: Chain) -> dict[str, Any]:
         "start": _file(cfg.checkpoint.finetune_from_model),
         "guide": _file(checkpoint_in(guide, "--guide")) if guide else None,
     }
+    if paths := [Path(name) for name in _aligned(cfg) if aligned_folder(str(folders[0]), name) == name]:
+        files["aligned"] = {"path": ",".join(map(str, paths)), "hash": _hash_of(cfg, paths)}
     if chain.needs_synonyms:
         files["synonyms"] = _file(str(task.synonyms or folders[0] / SYNONYMS_NPZ))
     return files
@@ -220,9 +223,16 @@ def _files(cfg: Any, chain: Chain) -> dict[str, Any]:
 
 def _hash_texts(cfg: Any, folders: list[Path]) -> str:
     """Hash of the training texts of data folders, of their paraphrases and of their hard negatives."""
+    return _hash_of(cfg, [f / part for f in folders for part in ("", *(f"{PARAPHRASES}/{n}" for n in _aligned(cfg)))])
+
+
+def _aligned(cfg: Any) -> list[str]:
+    """Names of the paraphrases and hard negatives: of folders in ``paraphrase/``, or paths."""
     names = [name for name in find_view_source(cfg.task.views)[1].values if name != ORIGINAL]
-    names += cfg.task.hard_negatives.split(",") if cfg.task.hard_negatives else []
-    parts = [Path(part) for f in map(str, folders) for part in (f, *(aligned_folder(f, name) for name in names))]
+    return names + (cfg.task.hard_negatives.split(",") if cfg.task.hard_negatives else [])
+
+
+def _hash_of(cfg: Any, parts: list[Path]) -> str:
     prefixes = [part / cfg.dataset.train_subset for part in parts]
     existing = [Path(f"{prefix}{end}") for prefix in prefixes for end in (".idx", ".bin")]
     hashes = "".join(content_hash(path) for path in existing if path.is_file())

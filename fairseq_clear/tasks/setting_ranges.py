@@ -28,7 +28,6 @@ REAL: Ranges = {
     "0 or more": (lambda n: n >= 0, "lr contrastive_weight mlm_weight regularizer_weight"),
     "a number above 0": (lambda n: n > 0, "temperature layer_norm_eps"),
     "a number from 0 to 1": (lambda n: 0 <= n <= 1, "key_momentum random_token_prob leave_unmasked_prob"),
-    "a number above 0 and below 1": (lambda n: 0 < n < 1, "mask_prob"),
 }
 NUMBERS = {name: words for words, (_, names) in (WHOLE | REAL).items() for name in names.split()}
 SECTIONS = ("common", "dataset", "optimization", "task", "criterion", "model", "optimizer")
@@ -105,6 +104,9 @@ def _contradictions(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     for setting in UNREAD:
         if task.get(setting) and task.get("_name") == "clear_lm":
             yield f"--{setting.replace('_', '-')}: has no effect with --task clear_lm; leave it out"
+    masked = task.get("mask_prob", 0.15)
+    if not 0 < masked < 1 and criterion.get("mlm_weight", 1) > 0:
+        yield f"{_typed('mask_prob', masked)}: out of range; give a number above 0 and below 1"
     if task.get("random_token_prob", 0) + task.get("leave_unmasked_prob", 0) > 1:
         yield "--random-token-prob and --leave-unmasked-prob: their sum is above 1; give smaller ones"
     common, optimizer = sections["common"], sections["optimizer"]

@@ -8,8 +8,8 @@ wheels=${1:-wheelhouse} output=${2:-build/gpu} python=${PYTHON:-python3}
 "$python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || { echo "gpu.sh: torch of $python is missing or sees no GPU; name another Python with PYTHON=" >&2; exit 2; }
 # The wheels contain neither torch nor numpy, so the machine's own are used.
 export PYTHONPATH=$PWD:$PWD/build/gpu-site${PYTHONPATH:+:$PYTHONPATH}
-if [ -d "$wheels" ]; then
-  "$python" -m pip install -q --no-index --no-deps --upgrade --target build/gpu-site "$wheels"/*.whl
+if compgen -G "$wheels/*.whl" >/dev/null && ! "$python" -m pip install -q --no-index --no-deps --upgrade --target build/gpu-site "$wheels"/*.whl; then
+  echo "gpu.sh: the wheels of $wheels do not fit $python; its own packages are used" >&2
 fi
 "$python" -c 'import fairseq' 2>/dev/null || { echo "gpu.sh: $python has no fairseq, and folder $wheels has no wheel of it; run make wheelhouse on a machine with a network and copy it" >&2; exit 2; }
 mkdir -p "$output"

@@ -168,6 +168,7 @@ def test_heads(flags: tuple[str, ...], widths: list[tuple[int, int]], data_bin: 
         (("--encoder-layerdrop", "0.1", "--pooling", "layer:1", "--mlm-weight", "0"), "encoder.layers.1."),
         (("--untie-weights-roberta", "--mlm-weight", "0"), "lm_head.weight"),
         (("--encoder-normalize-before", "--pooling", "layer:1", "--mlm-weight", "0"), "encoder.layer_norm.weight"),
+        (("--encoder-normalize-before", "--pooling", "layer:2", "--mlm-weight", "0"), "lm_head.dense.weight"),
     ],
 )
 def test_what_a_backward_pass_does_not_reach_is_frozen(flags: tuple[str, ...], frozen: str, data_bin: Path) -> None:
@@ -175,8 +176,11 @@ def test_what_a_backward_pass_does_not_reach_is_frozen(flags: tuple[str, ...], f
     trainer, _ = build(data_bin, *flags)
     trained = {name for name, weight in trainer.get_model().named_parameters() if weight.requires_grad}
     assert trained and not [name for name in trained if frozen in name]
-    kept = "encoder.layers.0." if "layer:1" in flags else "encoder.layers.1."
+    is_last = not any(flag.startswith("layer:") for flag in flags)
+    kept = "encoder.layers.1." if is_last else "encoder.layers.0."
     assert [name for name in trained if kept in name]
+    if "layer:2" in flags:  # the last state is behind it
+        assert [name for name in trained if "encoder.layer_norm.weight" in name]
 
 
 def state(data: Path, *flags: str) -> tuple[Any, dict[str, torch.Tensor]]:

@@ -122,6 +122,14 @@ def test_given_hard_negatives_come_before_mined_ones(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="none of the 3 pairs has 9 negatives"):
         write_rows(tmp_path, tmp_path / "many", Letters, 9, 0.05, "cpu")
     assert not (tmp_path / "many").exists()
+    rows[0] = (
+        "a",
+        "aaaa",
+        *(f"given {n}" for n in range(9)),
+    )  # too few texts for the others, but this pair has all of its
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(tmp_path, tmp_path / "one", Letters, 9, 0.05, "cpu")
+    assert lines(tmp_path / "one/query.txt") == ["a"] and lines(tmp_path / "one/negative9.txt") == ["given 8"]
 
 
 @pytest.fixture(scope="module")

@@ -135,9 +135,5 @@ def test_every_number_of_the_plugin_has_a_range() -> None:
     found |= ours_and_stock[0] - ours_and_stock[1]
     assert len(found) > 12
     of_fairseq = {"lr", "batch_size", "max_tokens", "update_freq", "seed"}
-    of_fairseq |= {
-        "mask_prob",
-        "random_token_prob",
-        "leave_unmasked_prob",
-    }  # ours to check, as our masks replace its own
+    of_fairseq |= {"random_token_prob", "leave_unmasked_prob"}  # ours to check, as our masks replace its own
     assert found - {"max_update", "encoder_from"} == NUMBERS.keys() - of_fairseq
