@@ -170,7 +170,7 @@ def test_hours_and_the_chunk() -> None:
     assert (plenty.batch, plenty.chunk) == (2048, 0)
     assert plenty.hours == pytest.approx(plenty.flops / 1e12)
     assert recipe.loading > 0 and plenty.loaders == math.ceil(2048 / (plenty.flops / 1e12) / recipe.loading)
-    recipe.loading = 2048 / (plenty.flops / 1e12) / 3.5  # a core that makes so many texts a second
+    recipe.loading = 2048 / (plenty.flops / 1e12) / 3.5  # texts per second of a core
     assert make_plan(recipe, 2, 64 * GIB, 1e12, 4096).loaders == 4
     scarce = make_plan(recipe, 2, 0.06 * GIB, 1e12, 4096)
     assert scarce.chunk > LENGTH and scarce.chunk & (scarce.chunk - 1) == 0

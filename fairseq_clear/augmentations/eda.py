@@ -128,7 +128,8 @@ def _swap(texts: Ragged, draws: Draws, symbols: Symbols, alpha: float) -> tuple[
     twos += twos >= ones
     ones, twos = ordinary[first[rows] + ones], ordinary[first[rows] + twos]
     for n in range(int(counts.max(initial=0))):  # a swap may move what an earlier one has moved
-        one, two = ones[number == n], twos[number == n]
+        at = number == n
+        one, two = ones[at], twos[at]
         order[one], order[two] = order[two], order[one]
     source = ranges(words.starts[order], words.lengths[order])
     return Ragged(texts.tokens[source], texts.offsets), source

@@ -9,7 +9,7 @@ from fairseq.criterions import register_criterion
 from omegaconf import II
 from torch import Tensor
 
-from fairseq_clear.criterions.contrastive import data_parallel_group
+from fairseq_clear.criterions.contrastive import data_parallel_group, mean_of_positives
 from fairseq_clear.criterions.false_negative_masking import MaskingConfig, MaskingCriterion
 from fairseq_clear.data.batch import Views
 from fairseq_clear.distributed import Layout, all_gather_rows, world_size
@@ -136,8 +136,3 @@ class ClearMocoCriterion(MaskingCriterion):
                 raise RuntimeError(
                     "the workers' queues differ: they started from different checkpoints, or the data were gathered differently"
                 )
-
-
-def mean_of_positives(vectors: Tensor, queries: int) -> Tensor:
-    """The mean (Q, D) of each query's positives, whose vectors (Q * P, D) are given in the order of the queries."""
-    return vectors.view(queries, -1, vectors.shape[-1]).mean(dim=1) if queries else vectors

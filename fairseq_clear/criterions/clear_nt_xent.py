@@ -8,7 +8,7 @@ from fairseq.criterions import register_criterion
 from fairseq.dataclass import ChoiceEnum
 from torch import Tensor
 
-from fairseq_clear.criterions.contrastive import InBatchConfig, InBatchCriterion
+from fairseq_clear.criterions.contrastive import InBatchConfig, InBatchCriterion, mean_of_positives
 from fairseq_clear.criterions.false_negative_masking import MaskingConfig, MaskingCriterion
 from fairseq_clear.data.batch import Views
 from fairseq_clear.distributed import Layout, all_gather_rows
@@ -103,9 +103,8 @@ class ClearNTXentCriterion(MaskingCriterion, InBatchCriterion):
         """
         count, hard = views.anchors, views.negative_identity.shape[0]
         last = vectors.shape[0] - hard
-        anchors, positives, negatives = vectors[:count], vectors[count:last], vectors[last:]
-        if count:
-            positives = positives.view(count, -1, positives.shape[-1]).mean(dim=1)  # (N, D), DeCLUTR section 3.1
+        anchors, negatives = vectors[:count], vectors[last:]
+        positives = mean_of_positives(vectors[count:last], count)  # (N, D)
         queries, candidates = anchors, positives
         if self.sides == 2:
             queries = candidates = torch.cat([anchors, positives])  # (2N, D)

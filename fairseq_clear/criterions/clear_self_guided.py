@@ -8,7 +8,7 @@ from fairseq.criterions import register_criterion
 from fairseq.dataclass import ChoiceEnum
 from torch import Tensor
 
-from fairseq_clear.criterions.contrastive import InBatchConfig, InBatchCriterion
+from fairseq_clear.criterions.contrastive import InBatchConfig, InBatchCriterion, mean_of_positives
 from fairseq_clear.data.batch import Views
 from fairseq_clear.distributed import Layout, all_gather_rows
 from fairseq_clear.errors import UserError
@@ -86,10 +86,9 @@ class ClearSelfGuidedCriterion(InBatchCriterion):
         self, vectors: dict[str, Tensor], views: Views, layouts: dict[str, Layout]
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Compute one of the objectives of section 3, over the sentences of this worker or of all workers."""
-        sentences, layers = vectors["projections"], vectors["layers"]  # (N, D), (N * P, L, D)
+        sentences = vectors["projections"]  # (N, D)
         count = sentences.shape[0]
-        if count:
-            layers = layers.view(count, -1, *layers.shape[1:]).mean(dim=1)  # (N, L, D)
+        layers = mean_of_positives(vectors["layers"], count)  # (N, L, D)
         layout = layouts["sentences"]
         all_sentences = all_gather_rows(sentences, layout)  # (K, D)
         all_layers = all_gather_rows(layers, layout)  # (K, L, D)

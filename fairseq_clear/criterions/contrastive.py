@@ -38,6 +38,7 @@ __all__ = [
     "InBatchConfig",
     "InBatchCriterion",
     "data_parallel_group",
+    "mean_of_positives",
 ]
 
 logger = logging.getLogger(__name__)
@@ -83,6 +84,11 @@ def data_parallel_group() -> Any:
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return None
     return distributed_utils.get_data_parallel_group()
+
+
+def mean_of_positives(vectors: Tensor, anchors: int) -> Tensor:
+    """The mean (N, ...) of each anchor's positives, whose vectors (N * P, ...) are given anchor by anchor (DeCLUTR 3.1)."""
+    return vectors.view(anchors, -1, *vectors.shape[1:]).mean(dim=1) if anchors else vectors
 
 
 class ContrastiveCriterion(FairseqCriterion):

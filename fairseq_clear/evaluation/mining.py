@@ -13,6 +13,7 @@ from fairseq_clear.evaluation.encoders import CachedEncoder, Encoder
 from fairseq_clear.evaluation.retrieval import Doubles, Numbers, pair_cosines, search
 from fairseq_clear.evaluation.retrieval_data import MiningSettings, Pair
 from fairseq_clear.files import hash_files
+from fairseq_clear.models.encoding import Floats
 from fairseq_clear.text.sentence_folders import DOCUMENT, QUERY, prompt_for
 
 __all__ = ["MinedNegatives", "mine_negatives"]
@@ -107,19 +108,7 @@ def mine_negatives(
     for query, passage in pairs:
         own[row_of[query]].update((index_of[passage], index_of.get(query, index_of[passage])))
     width = min(settings.last_rank, len(index_of))
-    numbers, scores = (
-        np.full((len(own), width), -1),
-        np.zeros((len(own), width)),
-    )  # (Q, width) of other texts, nearest first
-    # queries with few own texts are apart from those with many, whose search is deeper
-    sizes = np.array([2 ** (len(some) - 1).bit_length() for some in own])  # (Q,)
-    for size in np.unique(sizes).tolist():
-        some = np.flatnonzero(sizes == size)
-        nearest = search(vectors[0][some], vectors[1:], min(width + size, len(index_of)), device=device)
-        ranked = zip(some.tolist(), nearest.passages.cpu().numpy(), nearest.scores.cpu().numpy(), strict=True)
-        for row, found, cosines in ranked:
-            others = np.flatnonzero(~np.isin(found, list(own[row])))[:width]
-            numbers[row, : len(others)], scores[row, : len(others)] = found[others], cosines[others]
+    numbers, scores = _nearest_others(vectors[0], vectors[1], own, width, device)  # (Q, width) each
     rows = np.array([row_of[query] for query, _ in pairs])  # (n,)
     positives = np.array([index_of[passage] for _, passage in pairs])  # (n,)
     positive = pair_cosines(vectors[0][rows], vectors[1][positives], device=device)  # (n,)
@@ -136,3 +125,26 @@ def mine_negatives(
     chosen = rows[kept, None], np.argsort(~allowed[kept], axis=1, kind="stable")[:, : settings.negatives]
     columns = numbers[chosen], chosen[1] + 1, scores[chosen], positive[kept]
     return MinedNegatives(pairs, list(index_of), kept, *columns)
+
+
+def _nearest_others(
+    queries: Floats, texts: Floats, own: Sequence[set[int]], width: int, device: torch.device | str
+) -> tuple[Numbers, Doubles]:
+    """Find the texts nearest to each query, without its ``own`` ones.
+
+    Returns:
+        Their numbers, -1 where there are fewer, and cosines, nearest first: (Q, width) each.
+    """
+    numbers, scores = np.full((len(own), width), -1), np.zeros((len(own), width))
+    # queries with many own texts are apart from those with few, because their search is deeper
+    sizes = np.array([2 ** (len(some) - 1).bit_length() for some in own])  # (Q,)
+    for size in np.unique(sizes).tolist():
+        rows = np.flatnonzero(sizes == size)
+        nearest = search(queries[rows], [texts], min(width + size, len(texts)), device=device)
+        found, cosines = nearest.passages.cpu().numpy(), nearest.scores.cpu().numpy()  # (R, depth)
+        cells = [len(texts) * place + number for place, row in enumerate(rows.tolist()) for number in own[row]]
+        is_own = np.isin(found + len(texts) * np.arange(len(rows))[:, None], cells)
+        order = np.argsort(is_own, axis=1, kind="stable")[:, :width]  # the others first, in the order of their ranks
+        found, cosines, is_own = (np.take_along_axis(column, order, axis=1) for column in (found, cosines, is_own))
+        numbers[rows], scores[rows] = np.where(is_own, -1, found), cosines
+    return numbers, scores

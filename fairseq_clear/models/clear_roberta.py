@@ -79,7 +79,7 @@ class ClearRobertaModel(TextModel, RobertaModel):
             above = int(self.args.pooling.partition(":")[2])
             # the last state is behind the last LayerNorm
             norm = [encoder.layer_norm] * (encoder.layer_norm is not None and above < self.args.encoder_layers)
-            found += [p for part in (*list(encoder.layers.children())[above:], *norm) for p in part.parameters()]
+            found += [p for part in (*[*encoder.layers.children()][above:], *norm) for p in part.parameters()]
         return found
 
     def freeze_lowest(self, layers: int) -> None:
@@ -95,9 +95,8 @@ class ClearRobertaModel(TextModel, RobertaModel):
             return
         encoder = self.encoder.sentence_encoder
         # children: an index of the list of --encoder-layerdrop finds nothing
-        above = [*list(encoder.layers.children())[layers - 1 :]] + [encoder.layer_norm] * (
-            encoder.layer_norm is not None
-        )
+        above = [*encoder.layers.children()][layers - 1 :]
+        above += [encoder.layer_norm] * (encoder.layer_norm is not None)
         trained = {id(parameter) for module in above for parameter in module.parameters()}
         for parameter in encoder.parameters():
             if id(parameter) not in trained:

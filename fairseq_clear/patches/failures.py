@@ -42,7 +42,7 @@ def train_step(self: Trainer, samples: Any, raise_oom: bool = False) -> Any:
     try:
         output = stock(self, samples, raise_oom=raise_oom or self.data_parallel_world_size > 1)
     except FloatingPointError as error:
-        if "inconsistent" in str(error):  # between workers, which no other setting mends
+        if "inconsistent" in str(error):  # between workers: no other setting helps
             raise
         reason = str(error).partition("\n")[0].rstrip(".")
         raise UserError(
