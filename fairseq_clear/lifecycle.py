@@ -12,8 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-__all__ = ["CheckedPart", "ContrastiveModel", "Needs", "RunCriterion", "RunTask", "register"]
-
 register: Callable[[], None]
 """``fairseq_clear.register``, which is called when fairseq imports a ``--user-dir``; set when the package is imported."""
 

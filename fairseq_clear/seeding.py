@@ -14,8 +14,6 @@ from numpy.random.bit_generator import ISeedSequence
 
 from fairseq_clear.tokens import Tokens
 
-__all__ = ["Draws", "rng_for"]
-
 Keys = npt.NDArray[np.uint64]
 Floats = npt.NDArray[np.floating[Any]]
 

@@ -21,8 +21,6 @@ from fairseq_clear.objectives.false_negatives import exclude_nearer
 from fairseq_clear.objectives.negatives import count_candidates
 from fairseq_clear.settings import setting
 
-__all__ = ["ClearMocoConfig", "ClearMocoCriterion"]
-
 # Micro-batches between two checks that all workers hold the same queue.
 CHECK_EVERY = 1_000
 

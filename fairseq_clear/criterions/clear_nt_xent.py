@@ -16,8 +16,6 @@ from fairseq_clear.objectives.false_negatives import exclude_nearer
 from fairseq_clear.objectives.negatives import count_candidates
 from fairseq_clear.settings import setting
 
-__all__ = ["ClearNTXentConfig", "ClearNTXentCriterion"]
-
 DIRECTIONS = ChoiceEnum(["both", "one"])
 
 

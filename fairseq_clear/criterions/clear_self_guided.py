@@ -15,8 +15,6 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.modules.frozen_encoder import GUIDE_POOLINGS, FrozenEncoder
 from fairseq_clear.settings import setting
 
-__all__ = ["ClearSelfGuidedConfig", "ClearSelfGuidedCriterion"]
-
 
 @dataclass
 class ClearSelfGuidedConfig(InBatchConfig):

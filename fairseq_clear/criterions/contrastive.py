@@ -32,15 +32,6 @@ from fairseq_clear.objectives.exclusion import Exclusion
 from fairseq_clear.objectives.matryoshka import at_dimensions, parse_dimensions
 from fairseq_clear.settings import setting
 
-__all__ = [
-    "ContrastiveConfig",
-    "ContrastiveCriterion",
-    "InBatchConfig",
-    "InBatchCriterion",
-    "data_parallel_group",
-    "mean_of_positives",
-]
-
 logger = logging.getLogger(__name__)
 
 ANCHOR_MLM = ChoiceEnum(["separate", "joint"])

@@ -11,8 +11,6 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.objectives.false_negatives import parse_false_negatives
 from fairseq_clear.settings import setting
 
-__all__ = ["MaskingConfig", "MaskingCriterion"]
-
 
 @dataclass
 class MaskingConfig(ContrastiveConfig):

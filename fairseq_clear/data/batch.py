@@ -11,8 +11,6 @@ from torch import Tensor
 from fairseq_clear.seeding import Floats
 from fairseq_clear.tokens import Ragged, Tokens, stack
 
-__all__ = ["Batch", "Examples", "Views", "collate"]
-
 
 def _no_numbers() -> Tokens:
     return np.zeros(0, np.int64)

@@ -17,8 +17,6 @@ from fairseq_clear.views.view_source import TokenSource
 
 patches.apply()
 
-__all__ = ["ClearDataset", "SizedDataset"]
-
 
 class SizedDataset(FairseqDataset):
     """A data set whose batches hold items of similar length.

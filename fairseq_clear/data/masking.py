@@ -26,8 +26,6 @@ from fairseq_clear.tokens import Ragged, Tokens, ranges
 
 patches.apply()
 
-__all__ = ["Masks"]
-
 # Added to --seed for the masks of the second copy. The first copy has the same masks as in masked_lm.
 COPY_SEED = 7_919
 MASKS = 1 << 40  # first ``view`` of the draws of masks; the numbers of views are smaller

@@ -14,8 +14,6 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.seeding import rng_for
 from fairseq_clear.tokens import Tokens
 
-__all__ = ["MixedDataset"]
-
 # Values of rng_for's ``view``: order of a pass, order of items of equal length. Views use 0, 1, ...
 PASS, TIES = -1, -2
 LARGEST = 2**31  # maximum number of items that an epoch reads from a corpus

@@ -15,8 +15,6 @@ from contextlib import suppress
 import torch
 import torch.distributed as dist
 
-__all__ = ["EXIT_LOST", "PeerWatchdog"]
-
 logger = logging.getLogger(__name__)
 
 EXIT_LOST = 76  # a worker was killed, or its node is lost

@@ -26,8 +26,6 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.launch.peer_watchdog import PeerWatchdog
 from fairseq_clear.patches import stopping
 
-__all__ = ["COMMANDS", "Preemption", "main"]
-
 logger = logging.getLogger(__name__)
 
 TIMEOUT = "FAIRSEQ_CLEAR_TIMEOUT"  # seconds that a collective may take; workers also wait while the first one validates

@@ -15,16 +15,6 @@ from fairseq_clear.models.pretrained_encoder import start_from_encoder
 from fairseq_clear.modules.projection import ACTIVATIONS
 from fairseq_clear.patches.compatibility import forget_tpu
 
-__all__ = [
-    "DEFAULTS",
-    "KEY_ENCODERS",
-    "SIZES",
-    "add_contrastive_flags",
-    "add_model_flags",
-    "register_architectures",
-    "set_defaults",
-]
-
 KEY_ENCODERS = ("shared", "momentum", "frozen")
 # Name -> (layers, width); a head is 64 wide and the feed-forward layer 4 x width, as in BERT.
 SIZES = {

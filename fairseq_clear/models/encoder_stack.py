@@ -13,16 +13,6 @@ from torch import Tensor, nn
 
 from fairseq_clear.modules.window_attention import MaskCache, check_window, window_attention
 
-__all__ = [
-    "FAIRSEQ_EPS",
-    "EncoderStack",
-    "SegmentedPositions",
-    "WindowSelfAttention",
-    "adapt_encoder",
-    "exclude_from_compiling",
-    "segment_ids",
-]
-
 FAIRSEQ_EPS = 1e-5
 
 

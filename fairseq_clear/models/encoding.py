@@ -18,21 +18,6 @@ from fairseq_clear.modules.pooling import parse_pooling
 from fairseq_clear.text.tokenizers import Tokenizer
 from fairseq_clear.tokens import Ragged, Tokens
 
-__all__ = [
-    *(
-        "EncodingCounts",
-        "Floats",
-        "encode_texts",
-        "evaluating",
-        "is_normalized",
-        "prompt_ids",
-        "prompts_of",
-        "read_tokens",
-        "sentence_settings",
-    ),
-    "text_length",
-]
-
 Floats = npt.NDArray[np.float32]
 
 

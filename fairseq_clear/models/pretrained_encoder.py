@@ -15,16 +15,6 @@ from fairseq_clear.models.state_dicts import POSITIONS
 from fairseq_clear.patches.checkpoint_files import read_checkpoint
 from fairseq_clear.spec import setting_names
 
-__all__ = [
-    "SHAPELESS",
-    "STOCK_POOLING",
-    "assign",
-    "checkpoint_in",
-    "encoder_settings",
-    "read_stated",
-    "start_from_encoder",
-]
-
 HF_ARCH = "clear_hf"
 MODEL_FILE = "model.pt"  # in a folder that fairseq-clear import made
 

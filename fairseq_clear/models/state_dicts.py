@@ -7,8 +7,6 @@ from torch import Tensor
 
 from fairseq_clear.errors import UserError
 
-__all__ = ["complete_copies", "fit_state_dict"]
-
 logger = logging.getLogger(__name__)
 
 EMBEDDING = "encoder.sentence_encoder.embed_tokens.weight"

@@ -20,8 +20,6 @@ from fairseq_clear.modules.momentum_encoder import MomentumEncoder
 from fairseq_clear.modules.pooling import needs_all_layers, parse_pooling, pool, pooled_tokens
 from fairseq_clear.modules.projection import ProjectionHead
 
-__all__ = ["TextModel"]
-
 
 class TextModel(nn.Module):
     """Base of the models, before fairseq's own base in their order of inheritance.

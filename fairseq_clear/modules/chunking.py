@@ -12,8 +12,6 @@ from torch.utils.checkpoint import checkpoint
 
 from fairseq_clear.errors import UserError
 
-__all__ = ["ENOUGH_CELLS", "Part", "Parts", "alike", "check_chunk_size", "enough_cells", "has_parts", "trim_padding"]
-
 # Rows shorter than this share of a part's longest row join the part only until it has ENOUGH_CELLS.
 ALIKE = 0.85
 ENOUGH_CELLS = {"cpu": 1_024, "cuda": 16_384}

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from fairseq_clear.modules.hidden_states import hidden_states
 from fairseq_clear.modules.pooling import POOLINGS, pooled_tokens
 
-__all__ = ["GUIDE_POOLINGS", "FrozenEncoder", "squared_distance"]
-
 GUIDE_POOLINGS = ("max", "mean", "cls")
 
 

@@ -6,8 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["compile_blocks", "hidden_states"]
-
 
 def hidden_states(
     encoder: nn.Module, tokens: Tensor, every_layer: bool = True, lengths: Sequence[int] = ()

@@ -8,8 +8,6 @@ from torch import Tensor, nn
 from fairseq_clear.modules.momentum_encoder import keeping_float32
 from fairseq_clear.objectives.unit_vectors import unit_vectors
 
-__all__ = ["KeyQueue"]
-
 
 class KeyQueue(nn.Module):
     """The last ``size`` keys of all workers; new keys overwrite the oldest. The size need not be a multiple of the batch.

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from fairseq_clear.modules.hidden_states import compile_blocks, hidden_states
 from fairseq_clear.modules.pooling import needs_all_layers, pool, pooled_tokens
 
-__all__ = ["MomentumEncoder", "keeping_float32"]
-
 
 def keeping_float32(move: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     """Wrap a function for ``nn.Module._apply`` so that it changes the device but not the precision."""

@@ -8,8 +8,6 @@ from torch import Tensor
 from fairseq_clear.errors import UserError
 from fairseq_clear.modules.sbert_wk import sbert_wk
 
-__all__ = ["POOLINGS", "Pooling", "needs_all_layers", "parse_pooling", "pool", "pooled_tokens"]
-
 Pooling = Callable[[Sequence[Tensor], Tensor], Tensor]
 
 

@@ -6,8 +6,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["sbert_wk"]
-
 NEGLIGIBLE = 1e-6  # a smaller novelty or alignment is taken as 0 with float32 rounding
 
 

@@ -17,8 +17,6 @@ from torch import Tensor
 
 from fairseq_clear.errors import UserError
 
-__all__ = ["MaskCache", "block_size", "check_window", "is_covered", "window_attention", "window_mask"]
-
 # Smaller blocks are slower, because their matrix products are small.
 SMALLEST_BLOCK = 32
 

@@ -5,8 +5,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-__all__ = ["Exclusion"]
-
 
 @dataclass(frozen=True)
 class Exclusion:

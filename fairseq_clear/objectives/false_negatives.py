@@ -11,8 +11,6 @@ from fairseq_clear.objectives.exclusion import Exclusion
 from fairseq_clear.objectives.unit_vectors import unit_vectors
 from fairseq_clear.spec import Knob, check_knobs, check_name, parse_spec
 
-__all__ = ["FALSE_NEGATIVES", "Margin", "exclude_nearer", "parse_false_negatives"]
-
 STRATEGIES = ("absolute", "relative")
 FALSE_NEGATIVES = {
     "guide": {

@@ -7,8 +7,6 @@ from fairseq_clear.objectives.exclusion import Exclusion
 from fairseq_clear.objectives.negatives import contrast_statistics, contrast_with_negatives
 from fairseq_clear.objectives.unit_vectors import unit_vectors
 
-__all__ = ["info_nce"]
-
 
 def info_nce(
     queries: Tensor,

@@ -9,8 +9,6 @@ from torch import Tensor
 from fairseq_clear.errors import UserError
 from fairseq_clear.objectives.unit_vectors import unit_vectors
 
-__all__ = ["at_dimensions", "parse_dimensions"]
-
 Result = tuple[Tensor, Tensor, dict[str, Tensor]]
 
 

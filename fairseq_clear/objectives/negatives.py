@@ -9,8 +9,6 @@ from torch import Tensor
 
 from fairseq_clear.objectives.exclusion import Exclusion
 
-__all__ = ["Negatives", "contrast_statistics", "contrast_with_negatives", "count_candidates"]
-
 BLOCK_ROWS, BLOCK = 512, 2**20  # queries and pairs of a block, which in float32 nearly fits into a core's cache
 
 

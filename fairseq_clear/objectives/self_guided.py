@@ -14,8 +14,6 @@ from fairseq_clear.objectives.negatives import contrast_statistics, contrast_wit
 from fairseq_clear.objectives.nt_xent import nt_xent
 from fairseq_clear.objectives.unit_vectors import unit_vectors
 
-__all__ = ["opt1", "opt2", "opt3", "sg"]
-
 Result = tuple[Tensor, Tensor, dict[str, Tensor]]
 
 

@@ -3,8 +3,6 @@
 import torch
 from torch import Tensor
 
-__all__ = ["unit_vectors"]
-
 SHORTEST = 1e-8  # as in torch's cosine_similarity
 
 

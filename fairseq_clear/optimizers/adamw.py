@@ -13,8 +13,6 @@ from torch.optim import AdamW
 
 from fairseq_clear.settings import setting
 
-__all__ = ["ClearAdamW", "ClearAdamWConfig"]
-
 
 @dataclass
 class ClearAdamWConfig(FairseqDataclass):
