@@ -121,7 +121,7 @@ def score_layers(encoder: "SentenceEncoder", pairs: Pairs, batch_size: int = 32)
     import torch  # torch and fairseq take seconds to import
 
     from fairseq_clear.models.encoding import evaluating, read_tokens
-    from fairseq_clear.modules.pooling import pool
+    from fairseq_clear.modules.pooling import POOLINGS
 
     texts, pad, found = pairs.first + pairs.second, encoder.dictionary.pad(), []
     rows = [np.array(read_tokens(encoder.dictionary, encoder.tokenizer, text), np.int64) for text in texts]
@@ -130,7 +130,7 @@ def score_layers(encoder: "SentenceEncoder", pairs: Pairs, batch_size: int = 32)
             batch = torch.from_numpy(Ragged.of(rows[begin : begin + batch_size]).cut(encoder.max_length).padded(pad))
             tokens = batch.to(next(encoder.model.parameters()).device)
             states = encoder.model.hidden_states(tokens)[1:]
-            pooled = [pool(name, [state], tokens.ne(pad)) for name in LAYER_POOLINGS for state in states]
+            pooled = [POOLINGS[name]([state], tokens.ne(pad)) for name in LAYER_POOLINGS for state in states]
             found.append(torch.nn.functional.normalize(torch.stack(pooled).float(), dim=-1).cpu())
     first, second = torch.cat(found, dim=1).chunk(2, dim=1)  # (poolings x blocks, N, D)
     scores = [100 * spearman(cosines, pairs.scores) for cosines in (first * second).sum(-1).numpy()]

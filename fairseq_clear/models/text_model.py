@@ -17,7 +17,7 @@ from fairseq_clear.modules.frozen_encoder import FrozenEncoder, squared_distance
 from fairseq_clear.modules.hidden_states import compile_blocks, hidden_states
 from fairseq_clear.modules.key_queue import KeyQueue
 from fairseq_clear.modules.momentum_encoder import MomentumEncoder
-from fairseq_clear.modules.pooling import needs_all_layers, parse_pooling, pool, pooled_tokens
+from fairseq_clear.modules.pooling import needs_all_layers, parse_pooling, pooled_tokens
 from fairseq_clear.modules.projection import ProjectionHead
 
 
@@ -231,7 +231,7 @@ class TextModel(nn.Module):
         states = self.hidden_states(tokens, needs_all_layers(name), lengths)
         is_token = pooled_tokens(tokens, self.padding_idx, self.prompts)
         is_token[:, :skipped] = False
-        return pool(name, states, is_token)
+        return parse_pooling(name)(states, is_token)
 
     def leave_out(self, prompts: Sequence[Sequence[int]]) -> None:
         """Do not pool ``<s>`` and these prompts, as ids, in texts that begin with one (``include_prompt: false``)."""
@@ -241,7 +241,7 @@ class TextModel(nn.Module):
 
     def pooled(self, states: list[Tensor], tokens: Tensor) -> Tensor:
         """Pool hidden states of the model."""
-        return pool(self.args.pooling, states, pooled_tokens(tokens, self.padding_idx, self.prompts))
+        return parse_pooling(self.args.pooling)(states, pooled_tokens(tokens, self.padding_idx, self.prompts))
 
     def hidden_states(self, tokens: Tensor, every_layer: bool = True, lengths: Sequence[int] = ()) -> list[Tensor]:
         """Hidden states (B, T, D) of the embeddings and of each block, or only of the last block.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_clear.modules.hidden_states import compile_blocks, hidden_states
-from fairseq_clear.modules.pooling import needs_all_layers, pool, pooled_tokens
+from fairseq_clear.modules.pooling import needs_all_layers, parse_pooling, pooled_tokens
 
 
 def keeping_float32(move: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
@@ -77,8 +77,7 @@ class MomentumEncoder(nn.Module):
         """
         encoder, head = self._in(dtype)
         states = hidden_states(encoder, tokens, needs_all_layers(self.pooling), lengths)
-        keys: Tensor = head(pool(self.pooling, states, pooled_tokens(tokens, padding, self.prompts)))
-        return keys
+        return head(parse_pooling(self.pooling)(states, pooled_tokens(tokens, padding, self.prompts)))
 
     def _pairs(self, encoder: nn.Module, head: nn.Module) -> Iterable[tuple[Tensor, Tensor]]:
         yield from zip(self.encoder.parameters(), encoder.parameters(), strict=True)

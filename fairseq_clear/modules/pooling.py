@@ -9,6 +9,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.modules.sbert_wk import sbert_wk
 
 Pooling = Callable[[Sequence[Tensor], Tensor], Tensor]
+"""Maps hidden states (B, T, D) of the embeddings and of each block, and ``is_token`` (B, T), to vectors (B, D)."""
 
 
 def masked_mean(states: Tensor, is_token: Tensor) -> Tensor:
@@ -32,10 +33,6 @@ def _cls(layers: Sequence[Tensor], is_token: Tensor) -> Tensor:
     return layers[-1][torch.arange(len(first), device=first.device), first]
 
 
-def _mean(layers: Sequence[Tensor], is_token: Tensor) -> Tensor:
-    return masked_mean(layers[-1], is_token)
-
-
 def _max(layers: Sequence[Tensor], is_token: Tensor) -> Tensor:
     lowest = torch.finfo(layers[-1].dtype).min
     return layers[-1].masked_fill(~is_token.unsqueeze(-1), lowest).amax(dim=1)
@@ -44,14 +41,6 @@ def _max(layers: Sequence[Tensor], is_token: Tensor) -> Tensor:
 def _mean_of_two(first: Tensor, second: Tensor, is_token: Tensor) -> Tensor:
     dtype = torch.promote_types(first.dtype, torch.float32)  # a float16 sum overflows, as in masked_mean
     return masked_mean((first.to(dtype) + second.to(dtype)) / 2, is_token).to(first.dtype)
-
-
-def _first_last(layers: Sequence[Tensor], is_token: Tensor) -> Tensor:
-    return _mean_of_two(layers[1], layers[-1], is_token)
-
-
-def _last2(layers: Sequence[Tensor], is_token: Tensor) -> Tensor:
-    return _mean_of_two(layers[-2], layers[-1], is_token)
 
 
 def pooled_tokens(tokens: Tensor, padding: int, prompts: Sequence[Sequence[int]] = ()) -> Tensor:
@@ -68,10 +57,10 @@ def pooled_tokens(tokens: Tensor, padding: int, prompts: Sequence[Sequence[int]]
 
 POOLINGS: dict[str, Pooling] = {
     "cls": _cls,
-    "mean": _mean,
+    "mean": lambda layers, is_token: masked_mean(layers[-1], is_token),
     "max": _max,
-    "first-last": _first_last,
-    "last2": _last2,
+    "first-last": lambda layers, is_token: _mean_of_two(layers[1], layers[-1], is_token),
+    "last2": lambda layers, is_token: _mean_of_two(layers[-2], layers[-1], is_token),
     "wk": sbert_wk,
 }
 
@@ -101,18 +90,3 @@ def parse_pooling(name: str, layers: int | None = None, *, flag: str = "--poolin
 def needs_all_layers(name: str) -> bool:
     """Whether the pooling reads hidden states other than the last one."""
     return name not in {"cls", "mean", "max"}
-
-
-def pool(name: str, layers: Sequence[Tensor], is_token: Tensor) -> Tensor:
-    """One vector per text.
-
-    Args:
-        name: name of the pooling, see parse_pooling.
-        layers: hidden states (B, T, D) of the embeddings and of each block in order; only the last one is needed if
-            ``needs_all_layers`` is False.
-        is_token: (B, T) bool, False on padding.
-
-    Returns:
-        (B, D).
-    """
-    return parse_pooling(name)(layers, is_token)

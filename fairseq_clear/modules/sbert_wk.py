@@ -7,9 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 NEGLIGIBLE = 1e-6  # a smaller novelty or alignment is taken as 0 with float32 rounding
+WINDOW = 2  # neighbouring layers on each side
 
 
-def sbert_wk(layers: Sequence[Tensor], is_token: Tensor, *, first: int | None = None, window: int = 2) -> Tensor:
+def sbert_wk(layers: Sequence[Tensor], is_token: Tensor) -> Tensor:
     """Compute sentence vectors (sections III-A and III-B of the paper), without training and parameters.
 
     It is slow, because every token of every layer needs a QR decomposition.
@@ -21,18 +22,15 @@ def sbert_wk(layers: Sequence[Tensor], is_token: Tensor, *, first: int | None = 
     plain mean of its layers.
 
     Args:
-        layers: L + 1 hidden states (B, T, D): embeddings, then blocks.
+        layers: L + 1 hidden states (B, T, D), embeddings, then blocks; used from layer L / 3 on, as by the authors (4 of 12).
         is_token: (B, T) bool, False on padding; special tokens count, as in the other poolings.
-        first: the first layer used (default: L / 3; the authors use layer 4 of 12).
-        window: number of neighbouring layers on each side.
 
     Returns:
         (B, D).
     """
-    first = len(layers) // 3 if first is None else first
-    stack = torch.stack([layer.float() for layer in layers[first:]], dim=2)  # (B, T, K, D)
+    stack = torch.stack([layer.float() for layer in layers[len(layers) // 3 :]], dim=2)  # (B, T, K, D)
     tokens = stack[is_token]  # (N, K, D)
-    vectors = (_layer_weights(tokens, window).unsqueeze(-1) * tokens).sum(dim=1)  # (N, D)
+    vectors = (_layer_weights(tokens).unsqueeze(-1) * tokens).sum(dim=1)  # (N, D)
     weights = stack.new_zeros(is_token.shape)  # (B, T)
     weights[is_token] = _variation(tokens)
     # If no token of a text varies (for example, with only one layer), the tokens are averaged.
@@ -44,14 +42,14 @@ def sbert_wk(layers: Sequence[Tensor], is_token: Tensor, *, first: int | None = 
     return (weights.unsqueeze(-1) * unified).sum(dim=1).to(layers[-1].dtype)
 
 
-def _layer_weights(tokens: Tensor, window: int) -> Tensor:
+def _layer_weights(tokens: Tensor) -> Tensor:
     """Weights (N, K) of the layers of each token (N, K, D); they sum to 1."""
     depth = tokens.shape[1]
     if depth == 1:
         return tokens.new_ones(tokens.shape[:2])
     alignment, novelty = [], []
     for k in range(depth):
-        near = [i for i in range(max(0, k - window), min(depth, k + window + 1)) if i != k]
+        near = [i for i in range(max(0, k - WINDOW), min(depth, k + WINDOW + 1)) if i != k]
         columns = tokens[:, [*near, k]].transpose(1, 2)  # (N, D, n + 1), the layer itself last
         r = torch.linalg.qr(columns, mode="r").R  # (N, n + 1, n + 1)
         others, own = F.normalize(r[:, :-1, :-1], dim=1), r[:, :, -1]  # (N, n, n), (N, n + 1)

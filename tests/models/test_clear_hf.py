@@ -18,7 +18,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.interop.exporting import export
 from fairseq_clear.models.clear_hf import ClearHfModel
 from fairseq_clear.modules import chunking
-from fairseq_clear.modules.pooling import pool
+from fairseq_clear.modules.pooling import POOLINGS
 from fairseq_clear.text.data_folders import load_tokenizer
 from tests.conftest import Ranks, run, sentences, tool
 from tests.interop.folders import NEEDS_HF, byte_level, unigram, wordpiece, write_tokenizer
@@ -150,7 +150,7 @@ def test_states_and_loss_are_those_of_transformers(family: SimpleNamespace) -> N
     states = [*expected.hidden_states[:-1], last]
     for mine, their in zip(own, states, strict=True):
         assert (mine - their)[is_token].abs().max() < 1e-6
-    assert (model.embed(tokens, "wk") - pool("wk", states, is_token)).abs().max() < 1e-6
+    assert (model.embed(tokens, "wk") - POOLINGS["wk"](states, is_token)).abs().max() < 1e-6
     assert loss.item() == pytest.approx(expected.loss.item(), abs=1e-6)
 
 

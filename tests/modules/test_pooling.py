@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.modules.pooling import parse_pooling, pool
+from fairseq_clear.modules.pooling import parse_pooling
 
 
 @pytest.mark.parametrize("name", ["avg", "layer", "layer:x", "layer:-1", "layer:5"])
@@ -21,7 +21,7 @@ def test_long_texts_are_summed_in_float32(name: str, dtype: torch.dtype) -> None
     states = 20 + torch.randn(1, 4_096, 3, generator=torch.Generator().manual_seed(1))
     is_token = torch.arange(4_096).unsqueeze(0) < 4_095
     layers = [states.to(dtype).requires_grad_() for _ in range(3)]
-    found = pool(name, layers, is_token)
+    found = parse_pooling(name)(layers, is_token)
     assert found.dtype == dtype
     expected = layers[0].detach().double()[:, :4_095].mean(dim=1)
     torch.testing.assert_close(found.double(), expected, rtol=torch.finfo(dtype).eps, atol=0)
@@ -30,11 +30,11 @@ def test_long_texts_are_summed_in_float32(name: str, dtype: torch.dtype) -> None
     torch.testing.assert_close(
         gradients[:, :4_095], torch.full_like(gradients[:, :4_095], 1 / 4_095), rtol=0.02, atol=0
     )
-    assert pool(name, [layer.double() for layer in layers], is_token).dtype == torch.float64
+    assert parse_pooling(name)([layer.double() for layer in layers], is_token).dtype == torch.float64
 
 
 @pytest.mark.parametrize("name", ["first-last", "last2"])
 def test_large_half_precision_values_do_not_overflow(name: str) -> None:
     """40,000 + 40,000 is infinite in float16."""
     layers = [torch.full((1, 2, 3), 40_000.0, dtype=torch.float16) for _ in range(3)]
-    assert torch.equal(pool(name, layers, torch.ones(1, 2, dtype=torch.bool)), layers[0][:, 0])
+    assert torch.equal(parse_pooling(name)(layers, torch.ones(1, 2, dtype=torch.bool)), layers[0][:, 0])
