@@ -40,41 +40,30 @@ class Exclusion:
         return replace(self, own=columns if self.own is None else torch.cat([self.own, columns], dim=1))
 
     def tile(self, queries: int, keys: int, total: int) -> "Exclusion":
-        """Rules for ``queries`` copies of all queries and ``keys`` copies of all ``total`` keys, each concatenated."""
-        own, identities, absent, matrix = self.own, self.identities, self.absent, self.matrix
+        """Rules for ``queries`` copies of all queries and ``keys`` copies of all ``total`` keys, each concatenated.
+
+        As for ``spread``, ``absent`` and ``nearer`` must be None.
+        """
+        own, identities, matrix = self.own, self.identities, self.matrix
         if own is not None:
             own = torch.cat([own + copy * total for copy in range(keys)], dim=1).repeat(queries, 1)
         if identities is not None:
             identities = (identities[0].repeat(queries), identities[1].repeat(keys))
-        nearer = self.nearer
-        if nearer is not None:
-            nearer = (nearer[0].repeat(queries, 1), nearer[1].repeat(keys, 1), nearer[2].repeat(queries))
-        return Exclusion(
-            own,
-            identities,
-            absent if absent is None else absent.repeat(keys),
-            matrix if matrix is None else matrix.repeat(queries, keys),
-            nearer,
-        )
+        if matrix is not None:
+            matrix = matrix.repeat(queries, keys)
+        return replace(self, own=own, identities=identities, matrix=matrix)
 
     def spread(self, copies: int) -> "Exclusion":
         """Rules for keys that are each repeated ``copies`` times in a row."""
-        own, identities, absent, matrix = self.own, self.identities, self.absent, self.matrix
+        own, identities, matrix = self.own, self.identities, self.matrix
         if own is not None:
             steps = torch.arange(copies, device=own.device)
             own = (own.unsqueeze(2) * copies + steps).flatten(1)
         if identities is not None:
             identities = (identities[0], identities[1].repeat_interleave(copies))
-        nearer = self.nearer
-        if nearer is not None:
-            nearer = (nearer[0], nearer[1].repeat_interleave(copies, dim=0), nearer[2])
-        return Exclusion(
-            own,
-            identities,
-            absent if absent is None else absent.repeat_interleave(copies),
-            matrix if matrix is None else matrix.repeat_interleave(copies, dim=1),
-            nearer,
-        )
+        if matrix is not None:
+            matrix = matrix.repeat_interleave(copies, dim=1)
+        return replace(self, own=own, identities=identities, matrix=matrix)
 
     def block(self, rows: slice, columns: slice, device: torch.device) -> Tensor:
         """Compute a block (R, C) of the matrix, True where excluded; both slices must have start and stop."""
@@ -92,9 +81,8 @@ class Exclusion:
             queries, keys, threshold = self.nearer
             excluded |= queries[rows] @ keys[columns].T > threshold[rows].unsqueeze(1)
         if self.own is not None and shape[1]:
-            for column in (self.own[rows] - columns.start).split(
-                1, dim=1
-            ):  # one column per query at a time, since scatter_ needs distinct indices
+            # one column per query at a time, since scatter_ needs distinct indices
+            for column in (self.own[rows] - columns.start).split(1, dim=1):
                 is_inside = (column >= 0) & (column < shape[1])
                 column = column.clamp(0, shape[1] - 1)
                 excluded.scatter_(1, column, excluded.gather(1, column) | is_inside)
