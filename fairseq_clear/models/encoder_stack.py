@@ -11,7 +11,7 @@ from fairseq.modules import MultiheadAttention
 from fairseq.modules.learned_positional_embedding import LearnedPositionalEmbedding
 from torch import Tensor, nn
 
-from fairseq_clear.modules.window_attention import MaskCache, check_window, window_attention
+from fairseq_clear.modules.window_attention import MaskCache, window_attention
 
 FAIRSEQ_EPS = 1e-5
 
@@ -23,10 +23,7 @@ def adapt_encoder(encoder: Any, *, eps: float, segments: int, window: int) -> No
         encoder: fairseq's RobertaEncoder, just built.
         eps: epsilon of every LayerNorm, including the MLM head's.
         segments: number of segment embeddings; 1 for none.
-        window: number of tokens that each token attends to; 0 for full attention.
-
-    Raises:
-        UserError: the window is odd or negative.
+        window: number of tokens that each token attends to, even; 0 for full attention.
     """
     stack = encoder.sentence_encoder
     for module in encoder.modules():
@@ -34,7 +31,7 @@ def adapt_encoder(encoder: Any, *, eps: float, segments: int, window: int) -> No
             module.eps = eps
     if segments > 1:
         stack.embed_positions = SegmentedPositions(stack.embed_positions, segments, encoder.dictionary.eos())
-    if check_window(window):
+    if window:
         masks = MaskCache()
         for module in list(encoder.modules()):
             if isinstance(getattr(module, "self_attn", None), MultiheadAttention):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.lifecycle import Needs
-from fairseq_clear.modules.chunking import Parts, check_chunk_size, trim_padding
+from fairseq_clear.modules.chunking import Parts, trim_padding
 from fairseq_clear.modules.frozen_encoder import FrozenEncoder, squared_distance
 from fairseq_clear.modules.hidden_states import compile_blocks, hidden_states
 from fairseq_clear.modules.key_queue import KeyQueue
@@ -64,7 +64,6 @@ class TextModel(nn.Module):
         """Add what a stock model lacks; called at the end of a subclass's ``__init__``."""
         args = self.args
         self.padding_idx = padding
-        check_chunk_size(args.encode_chunk_size)
         parse_pooling(args.pooling, args.encoder_layers)
         if args.pooling == "wk":
             raise UserError("--pooling wk: SBERT-WK is for inference; train with another pooling")

@@ -10,8 +10,6 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from fairseq_clear.errors import UserError
-
 # Rows shorter than this share of a part's longest row join the part only until it has ENOUGH_CELLS.
 ALIKE = 0.85
 ENOUGH_CELLS = {"cpu": 1_024, "cuda": 16_384}
@@ -40,10 +38,8 @@ def alike(lengths: npt.NDArray[np.int64], budget: int | None, enough: int) -> It
         budget: maximum number of cells; None for no limit. A row with more cells is computed by itself.
         enough: number of cells that keeps the device busy.
     """
-    begin, rising = (
-        0,
-        -lengths.astype(np.float64),
-    )  # the type of what is searched, else numpy converts all in every step
+    # of the type of what is searched; else numpy converts all in every step
+    begin, rising = 0, -lengths.astype(np.float64)
     while begin < len(lengths):
         longest = max(int(lengths[begin]), 1)
         full = len(lengths) if budget is None else begin + max(budget // longest, 1)
@@ -52,13 +48,6 @@ def alike(lengths: npt.NDArray[np.int64], budget: int | None, enough: int) -> It
         end = min(full, max(least, mostly_padding), len(lengths))
         yield slice(begin, end)
         begin = end
-
-
-def check_chunk_size(value: object) -> int:
-    """Return the value of ``--encode-chunk-size``; UserError unless it is a whole number of tokens, 0 or more."""
-    if not isinstance(value, int) or value < 0:
-        raise UserError(f"--encode-chunk-size {value}: give a whole number of tokens, or 0 to encode all at once")
-    return value
 
 
 def has_parts(lengths: Sequence[int], device: torch.device) -> bool:

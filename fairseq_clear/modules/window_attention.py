@@ -15,19 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_clear.errors import UserError
-
 # Smaller blocks are slower, because their matrix products are small.
 SMALLEST_BLOCK = 32
-
-
-def check_window(window: int) -> int:
-    """Return the window; UserError unless it is 0 (full attention) or a positive even number."""
-    if window < 0 or window % 2:
-        raise UserError(
-            f"--attention-window {window}: give an even number of tokens, half on each side, or 0 for full attention"
-        )
-    return window
 
 
 def is_covered(length: int, window: int) -> bool:

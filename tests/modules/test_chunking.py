@@ -8,9 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_clear.errors import UserError
 from fairseq_clear.modules import chunking
-from fairseq_clear.modules.chunking import ALIKE, Parts, alike, check_chunk_size, has_parts, trim_padding
+from fairseq_clear.modules.chunking import ALIKE, Parts, alike, has_parts, trim_padding
 
 PADDING = 1
 LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=40)
@@ -84,13 +83,6 @@ def test_no_rows_are_one_part_or_none() -> None:
             sums = parts.in_order(parts.map(lambda part, lengths: part.sum(1)))
             assert sums.shape == (0,)
     assert not has_parts([], torch.device("cpu"))
-
-
-@pytest.mark.parametrize("value", [-1, "64*512", 16e3, None])
-def test_chunk_size_is_a_whole_number(value: object) -> None:
-    assert check_chunk_size(0) == 0 and check_chunk_size(16_384) == 16_384
-    with pytest.raises(UserError, match=r"--encode-chunk-size .*: give a whole number of tokens"):
-        check_chunk_size(value)
 
 
 def test_mixed_lengths_need_little_padding_and_similar_ones_keep_their_order() -> None:

@@ -12,12 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fairseq_clear.errors import UserError
 from fairseq_clear.modules import window_attention as module
 from fairseq_clear.modules.window_attention import (
     MaskCache,
-    block_size,
-    check_window,
     is_covered,
     window_attention,
     window_mask,
@@ -234,12 +231,3 @@ def test_masks_of_inference_are_not_those_of_training() -> None:
             window_attention(*parts, 8, padding, masks=masks)
         window_attention(*parts, 8, padding, masks=masks).sum().backward()
         assert parts[0].grad is not None
-
-
-@pytest.mark.parametrize("window", [-2, 1, 511])
-def test_a_window_has_two_halves(window: int) -> None:
-    with pytest.raises(UserError, match=f"--attention-window {window}: give an even number"):
-        check_window(window)
-    assert check_window(0) == 0
-    assert check_window(512) == 512
-    assert block_size(512) == 256
