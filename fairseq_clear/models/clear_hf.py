@@ -6,16 +6,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
 from fairseq.models import FairseqEncoderModel, register_model, register_model_architecture
 from torch import Tensor, nn
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.files import read_json
 from fairseq_clear.lifecycle import Needs
 from fairseq_clear.models.architectures import DEFAULTS, add_contrastive_flags
-from fairseq_clear.models.hf_encoder import HfEncoder, ids_of
-from fairseq_clear.models.hf_source import CONFIG, build_source, describe_file, read_source
+from fairseq_clear.models.hf_encoder import HfEncoder
+from fairseq_clear.models.hf_source import CONFIG, build_source, read_source
 from fairseq_clear.models.pretrained_encoder import STOCK_POOLING, assign, start_from_encoder
-from fairseq_clear.models.state_dicts import HF_PARTS, complete_copies, fit_state_dict
+from fairseq_clear.models.state_dicts import HF_PARTS
 from fairseq_clear.models.text_model import TextModel
 from fairseq_clear.patches.compatibility import forget_tpu
 from fairseq_clear.text.data_folders import load_tokenizer
@@ -39,6 +41,8 @@ class ClearHfModel(TextModel, FairseqEncoderModel):
 
     ``args.hf_encoder`` describes the encoder, so that a checkpoint is loaded without the folder that it started from.
     """
+
+    stock_parts = HF_PARTS
 
     def __init__(self, args: Any, encoder: HfEncoder) -> None:
         super().__init__(encoder)
@@ -92,8 +96,9 @@ class ClearHfModel(TextModel, FairseqEncoderModel):
         """
         dictionary, folder = task.source_dictionary, getattr(task, "folder", None)
         source_folder = getattr(args, "encoder_from", None)
-        known = _known_ids(Path(folder)) if folder is not None else None
-        ids = ids_of(dictionary.symbols, known)
+        ids = torch.arange(len(dictionary))
+        if folder is not None and isinstance(tokenizer := load_tokenizer(Path(folder)), HfTokenizer):
+            ids = torch.tensor([tokenizer.ids().get(symbol, -1) for symbol in dictionary.symbols])
         settings = {name: getattr(args, name, None) for name in ("dropout", "attention_dropout", "attn_implementation")}
         if source_folder and not getattr(args, "hf_encoder", None):  # a checkpoint describes its encoder
             source = read_source(Path(source_folder), settings)
@@ -128,13 +133,11 @@ class ClearHfModel(TextModel, FairseqEncoderModel):
     @property
     def backbone(self) -> nn.Module:
         """See TextModel."""
-        backbone: nn.Module = self.encoder.backbone
-        return backbone
+        return self.encoder.backbone
 
     def mlm_logits(self, states: Tensor) -> Tensor:
         """See TextModel."""
-        logits: Tensor = self.encoder.mlm_logits(states)
-        return logits
+        return self.encoder.mlm_logits(states)
 
     def max_positions(self) -> int:
         """The longest text, in tokens."""
@@ -176,38 +179,15 @@ class ClearHfModel(TextModel, FairseqEncoderModel):
         heads = {id(parameter) for parameter in self.projection_head.parameters()}
         return [parameter for parameter in unreached if id(parameter) not in heads]
 
-    def freeze_lowest(self, layers: int) -> None:
-        """Freeze the lowest layers of the encoder: 1 freezes the embeddings (layer 0), 2 also the first block, and so on.
-
-        Raises:
-            UserError: ``layers`` is negative or greater than the number of layers, or the blocks share their weights.
-        """
-        backbone: Any = self.backbone
-        blocks, depth = backbone.layers, self.args.encoder_layers
-        if not 0 <= layers <= depth + 1:
-            raise UserError(f"--frozen-layers {layers}: give 0 to {depth + 1} (the embeddings and {depth} blocks)")
+    def above(self, layers: int) -> list[nn.Module]:
+        """See TextModel; UserError if the blocks share their weights."""
+        blocks, parts = self.encoder.backbone.layers, dict(self.encoder.backbone.model.named_children())
         if layers > 1 and not len(blocks):
             raise UserError(f"--frozen-layers {layers}: the blocks of this encoder share their weights; give 0 or 1")
-        if not layers:
-            return
-        model = backbone.model
-        parts = dict(model.named_children())
+        if not len(blocks):
+            return [part for name, part in parts.items() if name != "embeddings"]
         norms = [part for name, part in parts.items() if "norm" in name]  # ModernBERT's, after the last block
-        above = (
-            [*blocks[layers - 1 :], *norms] if len(blocks) else [parts[name] for name in parts if name != "embeddings"]
-        )
-        trained = {id(parameter) for module in above for parameter in module.parameters()}
-        for parameter in model.parameters():
-            if id(parameter) not in trained:
-                parameter.requires_grad_(False)
-
-    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Accept checkpoints of every other recipe, with and without a row for ``<del>``, see ``state_dicts``."""
-        prefix = name + "." if name else ""
-        own = self.state_dict()
-        complete_copies(state_dict, own, prefix, HF_PARTS)
-        super().upgrade_state_dict_named(state_dict, name)
-        fit_state_dict(state_dict, own, prefix, HF_PARTS)
+        return [*blocks[layers - 1 :], *norms]
 
 
 def resolve_encoder(model: Any, checkpoint: Any, allowed: str = "") -> None:
@@ -225,20 +205,14 @@ def resolve_encoder(model: Any, checkpoint: Any, allowed: str = "") -> None:
             f"--encoder-config {config}: --encoder-from {source} has a configuration; leave one of the two out"
         )
     if config:
-        path = Path(config)
-        assign(model, {"hf_encoder": describe_file(path), "pooling": getattr(model, "pooling", None) or STOCK_POOLING})
+        described = json.dumps({"config": read_json(Path(config), kind=dict), "head": True, "pooler": False})
+        assign(model, {"hf_encoder": described, "pooling": getattr(model, "pooling", None) or STOCK_POOLING})
     elif source and (Path(source) / CONFIG).is_file():
         given = getattr(model, "pooling", None)
         pooling, settings = read_modules(Path(source), ignore_mode=given is not None)
         assign(model, {"pooling": given or pooling or STOCK_POOLING, "sentence_settings": asdict(settings)})
     elif source:
         start_from_encoder(model, checkpoint, allowed)
-
-
-def _known_ids(folder: Path) -> dict[str, int] | None:
-    """The tokenizer's ids of a data folder; None if they equal the dictionary's ids."""
-    tokenizer = load_tokenizer(folder)
-    return tokenizer.ids() if isinstance(tokenizer, HfTokenizer) else None
 
 
 @register_model_architecture("clear_hf", "clear_hf")

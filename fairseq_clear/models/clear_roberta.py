@@ -12,7 +12,6 @@ from fairseq_clear.lifecycle import Needs
 from fairseq_clear.models.architectures import add_model_flags, register_architectures
 from fairseq_clear.models.encoder_stack import adapt_encoder, exclude_from_compiling
 from fairseq_clear.models.pretrained_encoder import start_from_encoder
-from fairseq_clear.models.state_dicts import complete_copies, fit_state_dict
 from fairseq_clear.models.text_model import TextModel
 
 
@@ -28,18 +27,15 @@ class ClearRobertaModel(TextModel, RobertaModel):
     @property
     def backbone(self) -> nn.Module:
         """See TextModel."""
-        stack: nn.Module = self.encoder.sentence_encoder
-        return stack
+        return self.encoder.sentence_encoder
 
     def mlm_logits(self, states: Tensor) -> Tensor:
         """See TextModel."""
-        logits: Tensor = self.encoder.output_layer(states)
-        return logits
+        return self.encoder.output_layer(states)
 
     def stock_forward(self, tokens: Tensor, **options: Any) -> tuple[Tensor, dict[str, Any]]:
         """See TextModel."""
-        output: tuple[Tensor, dict[str, Any]] = RobertaModel.forward(self, tokens, **options)
-        return output
+        return RobertaModel.forward(self, tokens, **options)
 
     @staticmethod
     def add_args(parser: argparse.ArgumentParser) -> None:
@@ -82,32 +78,11 @@ class ClearRobertaModel(TextModel, RobertaModel):
             found += [p for part in (*[*encoder.layers.children()][above:], *norm) for p in part.parameters()]
         return found
 
-    def freeze_lowest(self, layers: int) -> None:
-        """Freeze the lowest layers of the encoder: 1 freezes the embeddings (layer 0), 2 also the first block, and so on.
-
-        Raises:
-            UserError: ``layers`` is negative or greater than the number of layers.
-        """
-        blocks = self.args.encoder_layers
-        if not 0 <= layers <= blocks + 1:
-            raise UserError(f"--frozen-layers {layers}: give 0 to {blocks + 1} (the embeddings and {blocks} blocks)")
-        if not layers:
-            return
+    def above(self, layers: int) -> list[nn.Module]:
+        """See TextModel."""
         encoder = self.encoder.sentence_encoder
         # children: an index of the list of --encoder-layerdrop finds nothing
-        above = [*encoder.layers.children()][layers - 1 :]
-        above += [encoder.layer_norm] * (encoder.layer_norm is not None)
-        trained = {id(parameter) for module in above for parameter in module.parameters()}
-        for parameter in encoder.parameters():
-            if id(parameter) not in trained:
-                parameter.requires_grad_(False)
-
-    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Accept checkpoints of stock RoBERTa and of every other recipe, see ``state_dicts.fit_state_dict``."""
-        prefix = name + "." if name else ""
-        complete_copies(state_dict, self.state_dict(), prefix)
-        super().upgrade_state_dict_named(state_dict, name)
-        fit_state_dict(state_dict, self.state_dict(), prefix)
+        return [*encoder.layers.children()][layers - 1 :] + [encoder.layer_norm] * (encoder.layer_norm is not None)
 
 
 register_architectures("clear_roberta")

@@ -1,7 +1,7 @@
 """A model of transformers as the encoder of ``clear_hf``, with the interface of fairseq's encoders. No weight is converted."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -214,7 +214,7 @@ class HfEncoder(FairseqEncoder):
         padded = nn.functional.pad(row, (0, 3), value=self.dictionary.pad())
         self.eval()
         with torch.no_grad():
-            one, changed, long = (self._states(tokens)[0, :4] for tokens in (row, other, padded))
+            one, changed, long = (self.backbone(tokens)["encoder_out"][0][:4, 0] for tokens in (row, other, padded))
         self.train(was_training)
         kind = self.backbone.model.config.model_type
         if not (one - long).abs().max() <= SAME * max(1.0, float(one.abs().max())):
@@ -228,10 +228,6 @@ class HfEncoder(FairseqEncoder):
         return torch.tensor(
             [[known.bos(), known.nspecial, known.nspecial + 1, known.eos()]], device=self.columns.device
         )
-
-    def _states(self, tokens: Tensor) -> Tensor:
-        states: Tensor = self.backbone(tokens)["encoder_out"][0].transpose(0, 1)
-        return states
 
     def save(self, folder: Path, *, with_head: bool) -> None:
         """Write the model, without the row of ``<del>``; see ``HfSource.save``.
@@ -250,8 +246,3 @@ class HfEncoder(FairseqEncoder):
         if self.deleted:
             (base if head is None else head).resize_token_embeddings(self.rows)
         HfSource(base, head, self.pooler).save(folder)
-
-
-def ids_of(symbols: Sequence[str], known: dict[str, int] | None) -> Tensor:
-    """Return the id of each symbol, -1 for none; the same numbers without a tokenizer of Hugging Face."""
-    return torch.tensor([number if known is None else known.get(symbol, -1) for number, symbol in enumerate(symbols)])

@@ -116,7 +116,7 @@ def _mismatched(info: dict[str, Any]) -> list[str]:
 
 
 def build_source(described: str, settings: dict[str, Any]) -> HfSource:
-    """Build a model with random weights as ``HfSource.describe`` describes it, or as a configuration of transformers does."""
+    """Build a model with random weights as ``HfSource.describe`` describes it."""
     content = json.loads(described)
     with transformers_for("--encoder-config") as transformers:
         values = dict(content["config"])
@@ -168,14 +168,3 @@ def _configure(config: Any, settings: dict[str, Any], what: object) -> Any:
 def name_of(model: nn.Module, base: nn.Module) -> str:
     """The name of the base model in a model."""
     return next(name for name, child in model.named_children() if child is base)
-
-
-def describe_file(path: Path) -> str:
-    """Return what ``build_source`` reads, for a configuration of transformers in a file.
-
-    Raises:
-        UserError: the file is not such a configuration.
-    """
-    from fairseq_clear.files import read_json
-
-    return json.dumps({"config": read_json(path, kind=dict), "head": True, "pooler": False})

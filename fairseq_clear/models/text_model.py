@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.lifecycle import Needs
+from fairseq_clear.models.state_dicts import BACKBONE, complete_copies, fit_state_dict
 from fairseq_clear.modules.chunking import Parts, trim_padding
 from fairseq_clear.modules.frozen_encoder import FrozenEncoder, squared_distance
 from fairseq_clear.modules.hidden_states import compile_blocks, hidden_states
@@ -45,6 +46,7 @@ class TextModel(nn.Module):
     key_encoder: MomentumEncoder | None
     key_queue: KeyQueue | None
     prompts: Sequence[Sequence[int]]
+    stock_parts: tuple[str, ...] = BACKBONE  # see ``state_dicts.fit_state_dict``
 
     @property
     def backbone(self) -> nn.Module:
@@ -57,8 +59,7 @@ class TextModel(nn.Module):
 
     def stock_forward(self, tokens: Tensor, **options: Any) -> tuple[Tensor, dict[str, Any]]:
         """The forward pass of the stock model."""
-        output: tuple[Tensor, dict[str, Any]] = self.encoder(tokens, **options)
-        return output
+        return self.encoder(tokens, **options)
 
     def add_parts(self, padding: int) -> None:
         """Add what a stock model lacks; called at the end of a subclass's ``__init__``."""
@@ -164,8 +165,7 @@ class TextModel(nn.Module):
         if draw is not None:
             layer = (draw * states.shape[1]).long().clamp(max=states.shape[1] - 1)  # (F,)
             states = states.gather(1, layer.view(-1, 1, 1).expand(-1, 1, states.shape[2]))  # (F, 1, D)
-        projected: Tensor = self.projection_head(states)
-        return projected
+        return self.projection_head(states)
 
     def _keys(self, tokens: Tensor, lengths: Sequence[int] | None) -> Tensor:
         """Keys without gradient, computed in the precision of the query encoder."""
@@ -265,8 +265,32 @@ class TextModel(nn.Module):
         """MLM loss of hidden states (B, T, D), in nats, summed over the masked tokens."""
         is_masked = target.ne(self.padding_idx)
         logits = self.mlm_logits(states[is_masked])
-        loss: Tensor = fairseq_modules.cross_entropy(logits, target[is_masked], reduction="sum")
-        return loss
+        return fairseq_modules.cross_entropy(logits, target[is_masked], reduction="sum")
+
+    def freeze_lowest(self, layers: int) -> None:
+        """Freeze the lowest layers of the encoder: 1 freezes the embeddings (layer 0), 2 also the first block, and so on.
+
+        Raises:
+            UserError: ``layers`` is negative or greater than the number of layers.
+        """
+        blocks = self.args.encoder_layers
+        if not 0 <= layers <= blocks + 1:
+            raise UserError(f"--frozen-layers {layers}: give 0 to {blocks + 1} (the embeddings and {blocks} blocks)")
+        if layers:
+            trained = {id(parameter) for module in self.above(layers) for parameter in module.parameters()}
+            frozen = (parameter for parameter in self.backbone.parameters() if id(parameter) not in trained)
+            nn.ParameterList(frozen).requires_grad_(False)
+
+    def above(self, layers: int) -> list[nn.Module]:
+        """Return the modules of the encoder above its ``layers`` lowest layers (1 or more)."""
+        raise NotImplementedError
+
+    def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
+        """Accept checkpoints of the stock model and of every other recipe, see ``state_dicts.fit_state_dict``."""
+        prefix = name + "." if name else ""
+        complete_copies(state_dict, self.state_dict(), prefix, self.stock_parts)
+        super().upgrade_state_dict_named(state_dict, name)  # type: ignore[misc]
+        fit_state_dict(state_dict, self.state_dict(), prefix, self.stock_parts)
 
     def complete(self, needs: Needs) -> None:
         """Freeze parameters that the recipe's loss does not use, and compile the blocks with ``--compile``.
