@@ -85,8 +85,7 @@ def all_gather_rows(rows: Tensor, layout: Layout) -> Tensor:
     """
     if len(layout.counts) == 1:
         return rows
-    gathered: Tensor = _GatherRows.apply(rows, layout.counts, layout.rank, layout.group)
-    return gathered
+    return _GatherRows.apply(rows, layout.counts, layout.rank, layout.group)
 
 
 def _pad_rows(rows: Tensor, length: int) -> Tensor:

@@ -18,7 +18,7 @@ LONG_ROW = 256
 def ranges(starts: npt.NDArray[Any], lengths: npt.NDArray[Any]) -> Tokens:
     """Concatenate ``arange(start, start + length)`` over rows: (sum of lengths,)."""
     ends = lengths.cumsum()
-    values: Tokens = (starts + lengths - ends).repeat(lengths)
+    values = (starts + lengths - ends).repeat(lengths)
     values += np.arange(len(values))
     return values
 
@@ -150,6 +150,4 @@ def interleave(parts: Sequence[Ragged]) -> Ragged:
 
 def as_tokens(item: Any) -> Tokens:
     """Convert an item of a data set, a tensor or an array, to token ids (n,)."""
-    item = item.numpy() if hasattr(item, "numpy") else item  # np.asarray of a tensor warns
-    tokens: Tokens = np.asarray(item, np.int64)
-    return tokens
+    return np.asarray(item.numpy() if hasattr(item, "numpy") else item, np.int64)  # np.asarray of a tensor warns

@@ -12,7 +12,6 @@ import numpy as np
 
 from fairseq_clear.augmentations.base import Symbols, apply_by_row, compose, round_randomly
 from fairseq_clear.augmentations.substitution import PLACE, SIZE, WORD, draw_alternatives, replace_words
-from fairseq_clear.augmentations.synonym_table import row_lengths
 from fairseq_clear.augmentations.words import Words
 from fairseq_clear.seeding import Draws
 from fairseq_clear.spec import KnobValue
@@ -100,7 +99,7 @@ def _insert(texts: Ragged, draws: Draws, symbols: Symbols, alpha: float) -> tupl
     at_end = place == spaces[rows]
     word = np.where(at_end, 0, (spaces.cumsum() - spaces)[rows] + place)
     places = np.where(at_end, texts.offsets[rows + 1], words.starts[word])  # positions in texts.tokens
-    lengths = row_lengths(table.alternative_offsets, drawn)
+    lengths = table.piece_counts(drawn)
     total = lengths.cumsum()
     before = total - lengths
     fits = total - before[np.searchsorted(rows, rows)] <= _budgets(texts.lengths, alpha)[rows]
@@ -163,8 +162,7 @@ def _below(bounds: Tokens, draws: Draws, purpose: int, rows: Tokens, positions: 
 
 def _budgets(lengths: Tokens | int, alpha: float) -> Tokens:
     """Tokens that an operation may add to texts of these lengths (R,), or of one length."""
-    budgets: Tokens = np.maximum(LEAST_GROWTH, np.ceil(alpha * lengths)).astype(np.int64)
-    return budgets
+    return np.maximum(LEAST_GROWTH, np.ceil(alpha * lengths)).astype(np.int64)
 
 
 OPERATIONS: dict[str, Callable[..., tuple[Ragged, Tokens]]] = {

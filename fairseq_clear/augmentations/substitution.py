@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fairseq_clear.augmentations.base import Symbols, round_randomly
-from fairseq_clear.augmentations.synonym_table import SynonymTable, row_lengths
+from fairseq_clear.augmentations.synonym_table import SynonymTable
 from fairseq_clear.augmentations.words import Words
 from fairseq_clear.seeding import Draws, Floats
 from fairseq_clear.spec import KnobValue
@@ -41,7 +41,7 @@ def replace_words(
     rows, slots, ranks = draws.choose(PLACE, np.minimum(counts, sizes), sizes)  # sorted by text, then in random order
     chosen = replaceable[(sizes.cumsum() - sizes)[rows] + slots]  # (K,) words
     alternatives = draw_alternatives(words.rows[chosen], draws.uniform(WORD, rows, ranks), table)
-    new_lengths = row_lengths(table.alternative_offsets, alternatives)
+    new_lengths = table.piece_counts(alternatives)
     kept = _fitting(new_lengths - words.lengths[chosen], rows, budgets)
     return _splice(texts, words, chosen[kept], alternatives[kept], new_lengths[kept], table)
 

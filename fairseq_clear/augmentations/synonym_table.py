@@ -87,6 +87,10 @@ class SynonymTable:
         """The number of words that have alternatives."""
         return len(self.word_offsets) - 1
 
+    def piece_counts(self, alternatives: Integers) -> Integers:
+        """Number of pieces of each of these alternatives (A,)."""
+        return self.alternative_offsets[alternatives + 1] - self.alternative_offsets[alternatives]
+
     def find(self, tokens: Integers, starts: Integers) -> Integers:
         """The row of each word of ``tokens`` (n,), words beginning at ``starts`` (W,): (W,) int64, -1 for none."""
         single, levels = self._index
@@ -106,12 +110,6 @@ class SynonymTable:
             goes_on = is_known & ~is_whole
             words, node = words[goes_on], place[goes_on]
         return found
-
-
-def row_lengths(offsets: Integers, rows: Integers) -> Integers:
-    """Lengths of the given rows (R,), from offsets (rows + 1,), without the lengths of the other rows."""
-    lengths: Integers = offsets[rows + 1] - offsets[rows]
-    return lengths
 
 
 def _join(words: Iterable[tuple[int, ...]]) -> Ragged:

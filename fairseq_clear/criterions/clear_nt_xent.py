@@ -70,10 +70,8 @@ class ClearNTXentCriterion(MaskingCriterion, InBatchCriterion):
         if self.has_hard_negatives:
             hard_identity = all_gather_rows(views.negative_identity, layouts["negatives"])
             key_identity = torch.cat([key_identity, hard_identity])
-        excluded, positive = (
-            self.excluded(own, identity, key_identity),
-            own.roll(anchors),
-        )  # with one side, own is the positive
+        excluded = self.excluded(own, identity, key_identity)
+        positive = own.roll(anchors)  # with one side, own is the positive
         counted = {}
         if self.margin is not None:
             others = excluded.with_own(positive)

@@ -298,8 +298,7 @@ class _ModelCall:
         return output, self.extra
 
     def get_targets(self, sample: dict[str, Any], output: Any) -> Tensor:
-        targets: Tensor = self.model.get_targets(sample, output)
-        return targets
+        return self.model.get_targets(sample, output)
 
 
 NEGATIVES = ChoiceEnum(["batch", "global"])

@@ -94,5 +94,4 @@ def squared_distance(parameters: Iterable[Tensor], references: Iterable[Tensor])
     pairs = [(p, q) for p, q in zip(parameters, references, strict=True) if p.requires_grad]
     if not pairs:
         return torch.zeros(())
-    distance: Tensor = _SquaredDistance.apply(*(p for p, _ in pairs), *(q for _, q in pairs))
-    return distance
+    return _SquaredDistance.apply(*(p for p, _ in pairs), *(q for _, q in pairs))

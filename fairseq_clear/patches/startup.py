@@ -315,8 +315,7 @@ def train(cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> tuple[list[float
         trainer._clear_has_begun = True
         task.begin(trainer)
     if trainer.get_num_updates() < (cfg.optimization.max_update or math.inf):
-        epoch: tuple[list[float | None], bool] = original("fairseq_cli.train:train")(cfg, trainer, task, epoch_itr)
-        return epoch
+        return original("fairseq_cli.train:train")(cfg, trainer, task, epoch_itr)
     epoch_itr.next_epoch_itr(fix_batches_to_gpus=cfg.distributed_training.fix_batches_to_gpus)
     subsets = cfg.dataset.valid_subset.split(",")
     with metrics.aggregate("train"):

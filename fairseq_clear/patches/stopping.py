@@ -126,7 +126,7 @@ def validate_and_save(
         _save_and_leave(code, cfg, trainer, epoch_itr)
     _state.is_validating = True
     try:
-        stock: Callable[..., tuple[list[float | None], bool]] = original("fairseq_cli.train:validate_and_save")
+        stock = original("fairseq_cli.train:validate_and_save")
         return stock(cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch)
     except KeyError as error:
         flag = f"--best-checkpoint-metric {(metric := cfg.checkpoint.best_checkpoint_metric)}"

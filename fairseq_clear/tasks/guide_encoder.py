@@ -44,10 +44,8 @@ class GuideEncoder:
             like: a tensor with the device and the precision in which to compute.
         """
         weight = next(self.model.parameters())
-        if (weight.device, weight.dtype) != (
-            like.device,
-            like.dtype,
-        ):  # .to visits every weight, also if nothing changes
+        # .to visits every weight, also if nothing changes
+        if weight.device != like.device or weight.dtype != like.dtype:
             self.model.to(device=like.device, dtype=like.dtype)
         return self.model.embed_parts(tokens.masked_fill(tokens >= self._entries, self._mask), lengths)
 

@@ -92,8 +92,7 @@ def lower_cases(folder: Path) -> bool:
 
 def _read_limits(folder: Path) -> dict[str, Any]:
     paths = (folder / name for name in LIMITS if (folder / name).is_file())
-    limits: dict[str, Any] = read_json(path, kind=dict) if (path := next(paths, None)) else {}
-    return limits
+    return read_json(path, kind=dict) if (path := next(paths, None)) else {}
 
 
 def _read_length(folder: Path) -> int | None:

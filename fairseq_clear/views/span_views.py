@@ -124,8 +124,7 @@ def place_anchors(n: Tokens, lengths: Tokens, apart: Tokens, draws: Draws) -> To
         chosen[:, number] = np.where(is_taken, last, drawn)
     chosen.sort(axis=1)
     before = np.cumsum(lengths + apart[:, None], axis=1) - (lengths + apart[:, None])
-    starts: Tokens = chosen - np.arange(spans) + before
-    return starts
+    return chosen - np.arange(spans) + before
 
 
 def place_positives(n: Tokens, starts: Tokens, ends: Tokens, lengths: Tokens, strategy: str, u: Floats) -> Tokens:

@@ -116,5 +116,4 @@ class ViewMaker:
         for length in np.unique(np.concatenate([np.unique(column) for column in lengths.T])).tolist():
             bounds[length] = self.augment.bound(length)
         which = _which_prompt(lengths.shape[1], lengths.shape[1] // self.source.anchors)
-        longest: Tokens = np.minimum(bounds[lengths] + self._prompt_lengths[which], self.max_tokens)
-        return longest
+        return np.minimum(bounds[lengths] + self._prompt_lengths[which], self.max_tokens)
