@@ -4,7 +4,5 @@ from fairseq_clear import patches
 
 patches.apply()  # before anything here uses fairseq
 
-from fairseq_clear.models.clear_hf import ClearHfModel  # noqa: E402
-from fairseq_clear.models.clear_roberta import ClearRobertaModel  # noqa: E402
-
-__all__ = ["ClearHfModel", "ClearRobertaModel"]
+import fairseq_clear.models.clear_hf  # noqa: E402
+import fairseq_clear.models.clear_roberta  # noqa: E402, F401

@@ -4,6 +4,4 @@ from fairseq_clear import patches
 
 patches.apply()  # before anything here uses fairseq
 
-from fairseq_clear.optimizers.adamw import ClearAdamW, ClearAdamWConfig  # noqa: E402
-
-__all__ = ["ClearAdamW", "ClearAdamWConfig"]
+import fairseq_clear.optimizers.adamw  # noqa: E402, F401
