@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.processes import NO_LOCKS, lock, unlock
+from fairseq_clear.processes import locked
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 # Files that identify the folder of a command, as ``markers`` of ``output_folder``.
@@ -63,26 +63,18 @@ def partial_folder(dest: Path) -> Iterator[tuple[Path, Callable[[], None]]]:
 @contextmanager
 def _locked_folder(dest: Path) -> Iterator[Path]:
     """Make the temporary folder of ``dest``, under a lock where the file system has locks, and remove it at the end."""
-    folder, guard, held = dest.with_name(f".{dest.name}.partial"), dest.with_name(f".{dest.name}.lock"), None
-    try:
-        held = lock(guard)
-    except BlockingIOError:
-        raise UserError(f"{dest}: another process is writing it; wait for it, or give another name") from None
-    except OSError as error:
-        if error.errno not in NO_LOCKS:
-            raise
-        if folder.exists():
-            raise UserError(f"{folder}: exists; remove it if no other process is writing {dest}") from None
-    try:
-        shutil.rmtree(folder, ignore_errors=True)  # of a killed process
-        folder.mkdir()
-        yield folder
-    finally:
-        with _signals_wait():
-            shutil.rmtree(folder, ignore_errors=True)
-            guard.unlink(missing_ok=True)
-            if held is not None:
-                unlock(held)
+    folder, guard = dest.with_name(f".{dest.name}.partial"), dest.with_name(f".{dest.name}.lock")
+    with locked(guard, f"{dest}: another process is writing it; wait for it, or give another name") as is_locked:
+        if not is_locked and folder.exists():
+            raise UserError(f"{folder}: exists; remove it if no other process is writing {dest}")
+        try:
+            shutil.rmtree(folder, ignore_errors=True)  # of a killed process
+            folder.mkdir()
+            yield folder
+        finally:
+            with _signals_wait():
+                shutil.rmtree(folder, ignore_errors=True)
+                guard.unlink(missing_ok=True)
 
 
 @contextmanager

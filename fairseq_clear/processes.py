@@ -68,10 +68,11 @@ def holds(path: Path) -> bool:
 
 
 @contextmanager
-def locked(path: Path, message: str) -> Iterator[None]:
+def locked(path: Path, message: str) -> Iterator[bool]:
     """Hold the lock of a file or folder inside the block; UserError with the message if another process holds it.
 
-    On a file system without locks, nothing is locked.
+    Yields:
+        Whether it is locked; False on a file system without locks.
     """
     file = None
     try:
@@ -82,7 +83,7 @@ def locked(path: Path, message: str) -> Iterator[None]:
         if error.errno not in NO_LOCKS:
             raise
     try:
-        yield
+        yield file is not None
     finally:
         if file is not None:
             unlock(file)
