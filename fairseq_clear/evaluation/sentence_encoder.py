@@ -17,7 +17,6 @@ from fairseq_clear.models.encoding import (
     EncodingCounts,
     Floats,
     encode_texts,
-    is_normalized,
     prompts_of,
     sentence_settings,
     text_length,
@@ -75,7 +74,7 @@ class SentenceEncoder:
         self.pooling = pooling or str(model.args.pooling)
         parse_pooling(self.pooling, model.args.encoder_layers, flag="pooling")
         self.model, self.dictionary, self.tokenizer = model, dictionary, tokenizer
-        self.max_length, self.normalized = text_length(model), is_normalized(model)
+        self.max_length, self.normalized = text_length(model), bool(sentence_settings(model).get("normalized"))
         self.prompts = prompts_of(model)
         self.default_prompt_name = sentence_settings(model).get("config", {}).get("default_prompt_name")
         width = int(model.args.encoder_embed_dim)

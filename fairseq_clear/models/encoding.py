@@ -102,11 +102,6 @@ def prompt_ids(dictionary: Any, tokenizer: Tokenizer, prompt: str) -> list[int]:
     return list(found.pop() or ())
 
 
-def is_normalized(model: TextModel) -> bool:
-    """Whether vectors are scaled to length 1, as in the imported sentence-transformers folder."""
-    return bool(sentence_settings(model).get("normalized"))
-
-
 def text_length(model: TextModel) -> int:
     """Tokens to which texts are cut: the limit of the imported folder, or the number of positions."""
     return int(sentence_settings(model).get("max_length") or model.max_positions())

@@ -159,14 +159,10 @@ def _fit_rows(
     for key in names:
         rows = loaded[prefix + key]
         loaded[prefix + key] = torch.cat([rows, own[key][-1:].to(rows)]) if wanted > found else rows[:wanted]
+    what = "this task has no <del>: the checkpoint's last vocabulary row is dropped"
     if wanted > found:
-        logger.warning(
-            "the checkpoint has no <del>: its vocabulary row is freshly initialised (%d to %d rows)", found, wanted
-        )
-    else:
-        logger.warning(
-            "this task has no <del>: the checkpoint's last vocabulary row is dropped (%d to %d rows)", found, wanted
-        )
+        what = "the checkpoint has no <del>: its vocabulary row is freshly initialised"
+    logger.warning("%s (%d to %d rows)", what, found, wanted)
 
 
 def _check_positions(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: str) -> None:

@@ -66,7 +66,7 @@ def _parse_corpus(part: str, mix: str) -> Corpus:
 
 def check_corpora(corpora: Sequence[Corpus]) -> None:
     """Raise UserError unless all corpora of a mix have the same ``dict.txt`` and tokenizer as the first."""
-    first = Path(corpora[0].folder) if corpora else Path()
+    first = Path(corpora[0].folder)
     for folder in (shard for corpus in corpora[1:] for shard in shards_of(corpus)):
         check_vocabulary(folder)
         if differing := _differing_file(first, folder):

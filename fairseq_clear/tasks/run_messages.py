@@ -92,9 +92,8 @@ def _batch(cfg: Any, workers: int) -> str:
 
 def _length(cfg: Any) -> str:
     limits = cfg.optimization
-    ends = [f"{limits.max_update:,}"] * (limits.max_update > 0) + [f"{limits.max_epoch} epochs"] * (
-        limits.max_epoch > 0
-    )
+    ends = [f"{limits.max_update:,}"] * (limits.max_update > 0)
+    ends += [f"{limits.max_epoch} epochs"] * (limits.max_epoch > 0)
     rates = ",".join(f"{rate:g}" for rate in limits.lr)
     return f"{' or '.join(ends) or 'without end'}, {cfg.optimizer._name} at {rates}, {cfg.lr_scheduler._name}"
 

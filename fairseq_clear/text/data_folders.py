@@ -104,9 +104,8 @@ def read_clear_json(folder: Path) -> dict[str, Any]:
             f"{path} is missing: fairseq-preprocess does not record the tokenizer; write {RECORD} there, with the files "
             "next to it (kinds: sentencepiece, gpt2, none), or in Python pass a tokenizer, as SentencePieceTokenizer(model)"
         )
-    clear = read_json(path, "prepare the folder again")
-    if not isinstance(clear, dict) or clear.get("format") != CLEAR_FORMAT:
-        found = clear.get("format") if isinstance(clear, dict) else type(clear).__name__
+    clear: dict[str, Any] = read_json(path, "prepare the folder again", dict)
+    if (found := clear.get("format")) != CLEAR_FORMAT:
         raise UserError(f"{path}: format {found!r}, but this version reads {CLEAR_FORMAT}; prepare the folder again")
     return clear
 

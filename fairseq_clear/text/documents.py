@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.spec import BOUNDARIES
 from fairseq_clear.text.mapped_files import read_index
 from fairseq_clear.tokens import Ragged, Tokens, as_tokens, place_rows, ranges
 
@@ -28,13 +27,7 @@ Bounds = npt.NDArray[np.int64]
 
 
 def find_documents(sizes: npt.NDArray[np.int32], boundary: str = "blank") -> Bounds:
-    """Find the documents among lines with these lengths (L,), which include ``</s>``.
-
-    Raises:
-        UserError: an unknown boundary.
-    """
-    if boundary not in BOUNDARIES:
-        raise UserError(f"--document-boundary {boundary}: choose from {', '.join(BOUNDARIES)}")
+    """Find the documents among lines with these lengths (L,), which include ``</s>``."""
     is_text = np.asarray(sizes) > 1
     if boundary == "line":
         lines = np.flatnonzero(is_text)
@@ -60,13 +53,9 @@ class Lines:
         return self._starts[lines]
 
     def framed(self, lines: Tokens, begins: Any, lengths: Tokens, bos: int, eos: int) -> Ragged:
-        """Copy a part of each of several lines, between ``<s>`` and ``</s>``.
+        """Copy a part of each of several lines (R,), between ``<s>`` and ``</s>``.
 
-        Args:
-            lines: (R,).
-            begins: (R,) the first position of the part in its line, or 0.
-            lengths: (R,) number of tokens of the part, without ``</s>``.
-            bos, eos: ids of ``<s>`` and ``</s>``.
+        A part begins at position ``begins`` (R,), or 0, of its line, and has ``lengths`` (R,) tokens, without ``</s>``.
         """
         parts = Ragged.of_lengths(np.empty(int(lengths.sum()) + 2 * len(lengths), np.int64), lengths + 2)
         parts.tokens[parts.offsets[:-1]], parts.tokens[parts.offsets[1:] - 1] = bos, eos

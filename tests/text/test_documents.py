@@ -98,8 +98,6 @@ def test_no_blank_line_is_said(caplog):
 
 
 def test_mistakes():
-    with pytest.raises(UserError, match="--document-boundary page: choose from blank, line"):
-        in_memory([3], boundary="page")
     with pytest.raises(UserError, match="do not end in </s>"):
         Documents([Lines([[5, 6], [7]])], BOS, EOS)
     with pytest.raises(UserError, match="--dataset-impl mmap"):

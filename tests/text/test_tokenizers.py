@@ -100,7 +100,7 @@ def test_load_tokenizer_by_kind(tmp_path: Path, spm_file: Path) -> None:
     ("content", "message"),
     [
         ("{", "not valid JSON"),
-        ("[]", "format 'list'"),
+        ("[]", "holds a list, not a dict"),
         ('{"format": 2}', "format 2"),
         ('{"format": 1}', "kind None is unknown"),
         ('{"format": 1, "tokenizer": {"kind": "magic"}}', "known: sentencepiece, gpt2, hf, none"),

@@ -105,7 +105,7 @@ def test_the_least_length_is_the_least(s, n):
         assert (scaled.least_length <= n) == (high == greatest)
     # and it is no more than is needed: with all lengths at their greatest, one token less leaves no place
     if s.anchors > 1:
-        with pytest.raises(ValueError, match="do not fit"):
+        with pytest.raises(AssertionError, match="do not fit"):
             place_anchors(s.least_length - 1, np.full(s.anchors, s.high), s.high, draws_of(1))
 
 
