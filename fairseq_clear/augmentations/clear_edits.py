@@ -87,10 +87,7 @@ def span_shape(lengths: Tokens, units: int, ratio: float, per_unit: int, u: Floa
     number of units is reduced instead, rounded randomly. The expected number of tokens in spans is units * per_unit * ratio *
     length in both cases, whether a text has 30 tokens or 512. Units that do not fit are left out.
 
-    Args:
-        lengths: (R,) lengths of the texts.
-        units, ratio, per_unit: see above.
-        u: (R,) uniform in [0, 1).
+    ``u`` (R,) is uniform in [0, 1).
     """
     share = ratio * lengths
     is_short = share < 1

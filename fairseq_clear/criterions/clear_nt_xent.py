@@ -90,12 +90,7 @@ class ClearNTXentCriterion(MaskingCriterion, InBatchCriterion):
 
         With ``both``, the queries are anchors and then (means of) positives, and the keys are the queries of all workers. With
         ``one``, the queries are the anchors, and the keys are the (means of) positives of all workers. The last keys are the
-        hard negatives of all workers.
-
-        Args:
-            vectors: (N + N * P + N * H, D), a vector for each row of the batch's views.
-            views: the batch's views.
-            layouts: as for ``contrast``.
+        hard negatives of all workers. ``vectors`` (N + N * P + N * H, D) has one for each row of the views.
         """
         count, hard = views.anchors, views.negative_identity.shape[0]
         last = vectors.shape[0] - hard

@@ -329,11 +329,5 @@ class InBatchCriterion(ContrastiveCriterion):
         return Layout((rows,)) if str(self.cfg.negatives) == "batch" else super().layout(rows, device)
 
     def excluded(self, own: Tensor, identity: Tensor, key_identity: Tensor) -> Exclusion:
-        """Return which keys are excluded for each query: its own row, and duplicates of its text.
-
-        Args:
-            own: (Q,) index of each query among the keys.
-            identity: (Q,) hash of each query's source text.
-            key_identity: (K,) hash of each key's source text.
-        """
+        """Return which keys (K,) are excluded for each query (Q,): its own row, number ``own``, and duplicates of its text."""
         return Exclusion(own.unsqueeze(1), None if self.cfg.keep_duplicates else (identity, key_identity))

@@ -116,16 +116,9 @@ class WindowSelfAttention(nn.Module):
     def forward(
         self, query: Tensor, key_padding_mask: Tensor | None = None, attn_mask: Tensor | None = None, **unused: Any
     ) -> tuple[Tensor, None]:
-        """Self-attention with the signature of fairseq's own.
+        """Self-attention with the signature of fairseq's own: (T, B, D) to (T, B, D), and None in place of its weights.
 
-        Args:
-            query: (T, B, D); also the key and the value.
-            key_padding_mask: (B, T), True on padding, which is on the right; None for a batch without padding.
-            attn_mask: must be None; the window is the mask.
-            unused: further arguments of fairseq's attention.
-
-        Returns:
-            (T, B, D), and None in place of the attention weights.
+        ``key_padding_mask`` (B, T) is True on padding, which is on the right; None for a batch without padding.
         """
         assert attn_mask is None, "the window is the mask"
         states = query.transpose(0, 1)  # (B, T, D)

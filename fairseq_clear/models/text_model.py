@@ -177,9 +177,7 @@ class TextModel(nn.Module):
     def after_update(self, *, overflowed: bool = False) -> None:
         """Update the key encoder towards the encoder; call once per optimizer update.
 
-        Args:
-            overflowed: the optimizer made no step. Then the key encoder does not change, and the queue may drop the keys of
-                this update (see KeyQueue.undo).
+        If it ``overflowed``, the key encoder does not change, and the queue may drop its keys (see KeyQueue.undo).
         """
         if self.key_encoder is None or self.key_queue is None:
             return
@@ -243,13 +241,7 @@ class TextModel(nn.Module):
         return parse_pooling(self.args.pooling)(states, pooled_tokens(tokens, self.padding_idx, self.prompts))
 
     def hidden_states(self, tokens: Tensor, every_layer: bool = True, lengths: Sequence[int] = ()) -> list[Tensor]:
-        """Hidden states (B, T, D) of the embeddings and of each block, or only of the last block.
-
-        Args:
-            tokens: (B, T), padded on the right.
-            every_layer: False for only the last block.
-            lengths: number of tokens of each row; avoids a synchronisation with the GPU.
-        """
+        """Hidden states of the encoder, see ``modules.hidden_states``."""
         return hidden_states(self.backbone, tokens, every_layer, lengths)
 
     def _mlm_loss(self, tokens: Tensor, target: Tensor, lengths: Sequence[int]) -> Tensor:

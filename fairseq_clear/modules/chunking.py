@@ -21,11 +21,7 @@ def enough_cells(device: torch.device) -> int:
 
 
 def trim_padding(tokens: Tensor, padding: int) -> Tensor:
-    """Drop the columns on the right that hold only padding; at least one column stays. Synchronises with the GPU.
-
-    Args:
-        tokens: (B, T), padded on the right.
-    """
+    """Drop the columns on the right of (B, T) tokens that hold only padding; at least one stays. Synchronises with the GPU."""
     longest = int(tokens.ne(padding).sum(dim=1).max()) if tokens.shape[0] else 1
     return tokens[:, : max(longest, 1)]
 

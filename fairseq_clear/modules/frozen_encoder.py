@@ -47,12 +47,9 @@ class FrozenEncoder(nn.Module):
 
     @torch.no_grad()
     def forward(self, tokens: Tensor, padding: int, lengths: Sequence[int] = ()) -> Tensor:
-        """Pooled hidden states h_{i,k} = p(H_{i,k}) of section 3.1, (B, L, D).
+        """Pooled hidden states h_{i,k} = p(H_{i,k}) of section 3.1, (B, L, D), of texts (B, T), padded on the right.
 
-        Args:
-            tokens: (B, T), padded on the right.
-            padding: id of the padding.
-            lengths: lengths of the rows, if they are known on the CPU.
+        ``lengths`` are the rows', if they are known on the CPU.
         """
         states = hidden_states(self.encoder, tokens, lengths=lengths)
         is_token = pooled_tokens(tokens, padding, self.prompts)
@@ -85,11 +82,9 @@ def _squared(p: Tensor, q: Tensor) -> Tensor:
 
 
 def squared_distance(parameters: Iterable[Tensor], references: Iterable[Tensor]) -> Tensor:
-    """L^reg = ||BERT_F - BERT_T||_2^2 (section 3.1), summed over all weights, in float32.
+    """L^reg = ||BERT_F - BERT_T||_2^2 (section 3.1), summed in float32 over all parameters that have a gradient.
 
-    Args:
-        parameters: at least one; those without gradient are left out.
-        references: one for each parameter, of the same shape; without gradient.
+    There is a reference of the same shape, without gradient, for each parameter.
     """
     pairs = [(p, q) for p, q in zip(parameters, references, strict=True) if p.requires_grad]
     if not pairs:

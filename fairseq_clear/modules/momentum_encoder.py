@@ -67,13 +67,9 @@ class MomentumEncoder(nn.Module):
 
     @torch.no_grad()
     def forward(self, tokens: Tensor, padding: int, dtype: torch.dtype, lengths: Sequence[int] = ()) -> Tensor:
-        """Keys (B, D) of texts, computed in ``dtype``, with dropout in training as in the query encoder.
+        """Keys (B, D) of texts (B, T), padded on the right, computed in ``dtype``.
 
-        Args:
-            tokens: (B, T), padded on the right.
-            padding: id of the padding.
-            dtype: precision of the computation.
-            lengths: lengths of the rows, if they are known on the CPU.
+        In training, dropout is as in the query encoder. ``lengths`` are the rows', if they are known on the CPU.
         """
         encoder, head = self._in(dtype)
         states = hidden_states(encoder, tokens, needs_all_layers(self.pooling), lengths)

@@ -13,14 +13,9 @@ Pooling = Callable[[Sequence[Tensor], Tensor], Tensor]
 
 
 def masked_mean(states: Tensor, is_token: Tensor) -> Tensor:
-    """Mean over tokens, with special tokens but without padding, as in sentence-transformers and SimCSE.
+    """Mean (B, D) over tokens of states (B, T, D); ``is_token`` (B, T) is False on padding and True on special tokens.
 
-    Args:
-        states: (B, T, D).
-        is_token: (B, T) bool, False on padding.
-
-    Returns:
-        (B, D) in the dtype of ``states``, summed in float32 at least.
+    As in sentence-transformers and SimCSE. It has the dtype of ``states``, and is summed in float32 at least.
     """
     # A float16 sum overflows at 65,520 (3,276 tokens of value 20), and float16 has no odd integers above 2,048.
     dtype = torch.promote_types(states.dtype, torch.float32)

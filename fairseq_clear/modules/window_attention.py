@@ -33,11 +33,6 @@ def window_mask(length: int, window: int, device: torch.device | str | None = No
     """Mask (T, T) bool, True where query i sees key j: ``|i - j| <= W / 2``, or one of the two is ``<s>``, at position 0.
 
     W counts the tokens on both sides, W / 2 each, as in Hugging Face; a token also sees itself.
-
-    Args:
-        length: T.
-        window: W.
-        device: device of the mask.
     """
     at = torch.arange(length, device=device)
     return ((at[:, None] - at).abs() <= window // 2) | (at == 0) | (at[:, None] == 0)

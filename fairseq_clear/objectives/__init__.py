@@ -66,11 +66,7 @@ OBJECTIVES: dict[str, Objective] = {
 
 
 def find_objective(name: str, candidates: Candidates) -> Objective:
-    """Find the objective of this name among those with these candidates.
-
-    Raises:
-        UserError: there is none; the message lists the valid names.
-    """
+    """Find the objective of this name among those with these candidates; UserError, with the valid names, if there is none."""
     valid = [known for known, entry in OBJECTIVES.items() if entry.candidates == candidates]
     if name not in valid:
         raise UserError(f"--objective {name}: this criterion has no such objective; valid are {', '.join(valid)}")

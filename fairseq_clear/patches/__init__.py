@@ -171,11 +171,7 @@ def install(patch: Patch) -> bool:
 
 
 def is_installed(patch: Patch) -> bool:
-    """Whether the patch is installed in this process; imports the target's module.
-
-    Raises:
-        AttributeError: fairseq has no such target.
-    """
+    """Whether the patch is installed in this process; AttributeError if fairseq has no such target."""
     if not patch.target:
         return ("", patch.replacement) in _installed
     owner, name = _resolve(patch.target, import_module(patch.target.partition(":")[0]))
@@ -186,9 +182,6 @@ def signature_mismatch(patch: Patch) -> str:
     """Return a line if the target takes other parameters than its replacement, else an empty string.
 
     Classes, and replacements that take ``*args`` or ``**options``, are not compared.
-
-    Raises:
-        AttributeError: fairseq has no such target.
     """
     if not patch.target or isinstance(stock := original(patch.target), type):
         return ""

@@ -68,11 +68,7 @@ def load_synonyms(path: str | Path, dictionary: str | Path) -> SynonymTable:
 
 
 def load_word_starts(folder: str | Path) -> SynonymTable:
-    """Make a table without synonyms, with ``is_word_start`` of a data folder's vocabulary.
-
-    Raises:
-        UserError: the folder has no tokenizer or no readable ``dict.txt``.
-    """
+    """Make a table without synonyms for a data folder; UserError if it has no tokenizer or no readable ``dict.txt``."""
     return SynonymTable.build({}, find_word_starts(read_dictionary(Path(folder) / "dict.txt"), load_tokenizer(folder)))
 
 
