@@ -146,7 +146,7 @@ class HfEncoder(FairseqEncoder):
         if source.head is not None:
             self.mlm_head, name = copy.copy(source.head), name_of(source.head, source.base)
             self.mlm_head._modules = {**source.head._modules, name: _Stub()}
-        self.pooler = source.pooler
+        self.pooler = None if source.pooler is None else source.pooler.requires_grad_(False)
 
     def _place(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return the ids including ``<del>``, and the ids of all logits (V,), the entries of the dictionary first."""

@@ -77,6 +77,8 @@ class TextModel(nn.Module):
             args.projection_activate_last,
         )
         self.projection_head.apply(init_bert_params)
+        # A task of stock fairseq does not use it, so DistributedDataParallel would wait for its gradients; see ``complete``.
+        self.projection_head.requires_grad_(False)
         self.frozen_encoder = self.key_encoder = self.key_queue = None
         self.prompts = ()
 
@@ -285,13 +287,12 @@ class TextModel(nn.Module):
         fit_state_dict(state_dict, self.state_dict(), prefix, self.stock_parts)
 
     def complete(self, needs: Needs) -> None:
-        """Freeze parameters that the recipe's loss does not use, and compile the blocks with ``--compile``.
+        """Freeze parameters that the recipe's loss does not use, train the head if it does, and compile with ``--compile``.
 
         DistributedDataParallel would wait for their gradients.
         """
         nn.ParameterList(self.unused(needs)).requires_grad_(False)
-        if not needs.views:
-            self.projection_head.requires_grad_(False)
+        self.projection_head.requires_grad_(needs.views)
         if self.args.compile:
             self.compile_encoders()
 

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from fairseq import tasks
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.models.state_dicts import EMBEDDING, VOCABULARY_ROWS
 from fairseq_clear.modules import chunking
-from tests.training import build
+from tests.training import build, configuration
 
 
 def step(data: Path, *flags: str) -> tuple[float, dict[str, torch.Tensor]]:
@@ -29,6 +30,16 @@ def step(data: Path, *flags: str) -> tuple[float, dict[str, torch.Tensor]]:
 def difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
     assert one.keys() == other.keys()
     return max((one[name] - other[name]).abs().max().item() / (1 + one[name].abs().max().item()) for name in one)
+
+
+def test_a_stock_task_trains_no_projection_head(data_bin: Path) -> None:
+    """Several workers would wait for its gradients."""
+    cfg = configuration(data_bin)
+    task = tasks.setup_task(cfg.task)
+    model = task.build_model(cfg.model)
+    assert not any(parameter.requires_grad for parameter in model.projection_head.parameters())
+    task.build_criterion(cfg.criterion)
+    assert all(parameter.requires_grad for parameter in model.projection_head.parameters())
 
 
 @pytest.mark.parametrize("size", ["1", "50", "10000"])
