@@ -1,5 +1,6 @@
 """Encoding texts as vectors with a model in memory, for inference and for validation during training."""
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
@@ -103,8 +104,8 @@ def prompt_ids(dictionary: Any, tokenizer: Tokenizer, prompt: str) -> list[int]:
 
 
 def text_length(model: TextModel) -> int:
-    """Tokens to which texts are cut: the limit of the imported folder, or the number of positions."""
-    return int(sentence_settings(model).get("max_length") or model.max_positions())
+    """Tokens to which texts are cut: the limit of the imported folder, at most the number of positions."""
+    return min(int(sentence_settings(model).get("max_length") or sys.maxsize), int(model.max_positions()))
 
 
 def read_tokens(dictionary: Any, tokenizer: Tokenizer, text: str) -> list[int]:

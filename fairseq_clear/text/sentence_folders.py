@@ -71,7 +71,7 @@ def read_modules(folder: Path, *, ignore_mode: bool = False) -> tuple[str | None
             raise UserError(f"{modules}: {module!r} is not a module; copy the file again")
         name = str(module.get("type", "")).rpartition(".")[2]
         if name == "Pooling":
-            config = folder / str(module["path"]) / "config.json"
+            config = folder / str(module.get("path", "")) / "config.json"
             pooling = None if ignore_mode else _read_mode(config)
             include_prompt = read_json(config, kind=dict).get("include_prompt", True) is not False
         elif name == "Normalize":
@@ -96,11 +96,11 @@ def _read_limits(folder: Path) -> dict[str, Any]:
 
 
 def _read_length(folder: Path) -> int | None:
-    """The limit of sentence-transformers, or else the tokenizer's, which is a huge number if there is none."""
+    """The limit of sentence-transformers, or else the tokenizer's, which is above 1e20 if there is none."""
     length, tokenizer = _read_limits(folder).get("max_seq_length"), folder / "tokenizer_config.json"
     if length is None and tokenizer.is_file():
         length = read_json(tokenizer, kind=dict).get("model_max_length")
-    return int(length) if isinstance(length, int | float) and length >= 2 else None
+    return int(length) if isinstance(length, int | float) and 2 <= length < 1e20 else None
 
 
 def _read_mode(path: Path) -> str:

@@ -11,7 +11,7 @@ from fairseq.data import Dictionary
 from fairseq_clear.errors import UserError
 from fairseq_clear.models.architectures import set_defaults
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
-from fairseq_clear.models.encoding import EncodingCounts, _batches, encode_texts, evaluating, read_tokens
+from fairseq_clear.models.encoding import EncodingCounts, _batches, encode_texts, evaluating, read_tokens, text_length
 from fairseq_clear.text.tokenizers import WhitespaceTokenizer
 from tests.conftest import WORDS, sentences
 
@@ -143,6 +143,14 @@ def test_long_texts_are_cut_and_counted(model, dictionary):
     assert cut.truncated == 1
     np.testing.assert_allclose(shorter[0], shorter[1], atol=1e-6)
     assert not np.allclose(shorter[0], vectors[1], atol=1e-3)
+
+
+def test_a_limit_above_the_positions_is_the_positions(model, dictionary):
+    """A tokenizer without a limit states 1e30."""
+    model.args.sentence_settings = {"max_length": 10**30}
+    assert text_length(model) == POSITIONS
+    _, counts = encode_texts(model, dictionary, TOKENIZER, [" ".join([WORDS[0]] * 30)])
+    assert (counts.tokens, counts.truncated) == (POSITIONS, 1)
 
 
 def test_empty_texts_and_no_texts(model, dictionary):
