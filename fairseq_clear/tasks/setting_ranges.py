@@ -151,6 +151,7 @@ def check_metric(cfg: Any) -> None:
         known |= OF_CONTRAST if criterion.contrastive_weight else set()
         if metric not in known:
             raise UserError(f"{flag}: this run does not log it; it logs {', '.join(sorted(known))}")
-    if (metric in HIGHER_IS_BETTER) != cfg.checkpoint.maximize_best_checkpoint_metric:
+    is_known = metric in {"loss", *MEASURED, *OF_MLM, *OF_CONTRAST}  # another is of a user's own criterion
+    if is_known and (metric in HIGHER_IS_BETTER) != cfg.checkpoint.maximize_best_checkpoint_metric:
         what = "higher is better; add" if metric in HIGHER_IS_BETTER else "lower is better; leave out"
         raise UserError(f"{flag}: {what} --maximize-best-checkpoint-metric")

@@ -14,7 +14,7 @@ from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from omegaconf import OmegaConf
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.tasks.setting_ranges import NUMBERS, check_numbers
+from fairseq_clear.tasks.setting_ranges import NUMBERS, check_metric, check_numbers
 from tests.test_recipes import BASE, CHANGES, CONFIGS, compose
 from tests.training import configuration
 
@@ -137,3 +137,12 @@ def test_every_number_of_the_plugin_has_a_range() -> None:
     of_fairseq = {"lr", "batch_size", "max_tokens", "update_freq", "seed"}
     of_fairseq |= {"random_token_prob", "leave_unmasked_prob"}  # ours to check, as our masks replace its own
     assert found - {"max_update", "encoder_from"} == NUMBERS.keys() - of_fairseq
+
+
+def test_the_metric_of_a_criterion_of_ones_own_has_either_direction() -> None:
+    cfg = configuration("data", "--best-checkpoint-metric", "recall", "--maximize-best-checkpoint-metric")
+    cfg.criterion._name = "mine"
+    check_metric(cfg)
+    cfg.checkpoint.best_checkpoint_metric = "loss"
+    with pytest.raises(UserError, match="lower is better"):
+        check_metric(cfg)
