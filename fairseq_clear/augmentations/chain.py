@@ -76,7 +76,6 @@ class Chain:
         possibly a ``<del>``, unless there were none. Each run of ``<del>`` becomes a single ``<del>``.
 
         Args:
-            texts: the batch.
             draws: with a row for each text.
             traced: whether the result has a ``source``, which takes as long as the view; else it is empty.
         """
@@ -158,7 +157,6 @@ def build_augmentation(spec: str, symbols: Symbols) -> Chain:
     """Build the augmentation that ``spec`` names, such as ``subs+del-span:ratio=0.1/del-word``; ``none`` is the identity.
 
     Args:
-        spec: as the user typed it, after ``--augment``.
         symbols: ids of the special symbols, and the synonym table, if one is loaded already.
 
     Raises:

@@ -102,7 +102,6 @@ def parse_layers(text: str, blocks: int) -> list[int]:
     """Return the layers that ``--guide-layers`` names: ``all``, or numbers and ranges joined by commas.
 
     Args:
-        text: as the user typed it.
         blocks: number of blocks of the encoder; layer 0 is the embeddings.
 
     Raises:

@@ -25,7 +25,6 @@ def record_figures(found: Mapping[str, Any], device: torch.device) -> dict[str, 
     Args:
         found: figures of this worker, numbers or tensors; a missing figure counts as 0. Statistics of an objective that are not
             in FIGURES come last, in alphabetical order.
-        device: the worker's device.
     """
     names = (*FIGURES, *sorted(found.keys() - set(FIGURES)))
     zero = torch.zeros((), dtype=torch.float64, device=device)  # shared: most criterions lack several figures

@@ -140,8 +140,6 @@ def collate(examples: Examples, padding: int, *, is_empty: bool = False) -> dict
     """Collate examples; masked texts and views are padded separately, so that short views stay cheap.
 
     Args:
-        examples: at least one.
-        padding: id of the padding token.
         is_empty: mark the batch as a placeholder, for a worker that has run out of data.
 
     Returns:

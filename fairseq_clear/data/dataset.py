@@ -99,7 +99,6 @@ class ClearDataset(SizedDataset):
         view_maker: makes the pairs; None without a contrastive term.
         order: (items,) random rank of each item. As in masked_lm, batches hold texts of similar length, and texts of equal
             length are in this order.
-        padding: id of ``<pad>``.
         joint: whether to mask the embedded anchors themselves, not copies of texts.
         contrastive: whether batches hold views. If not, ``view_maker`` only makes the anchors to mask.
     """

@@ -40,7 +40,6 @@ class Masks:
     """Makes the masked texts and targets of the masked language model.
 
     Args:
-        cfg: the settings of the task.
         dictionary: with ``<mask>`` and ``<del>``. These do not stand for text: they are neither masked nor predicted.
         as_stock: make the masks of MaskTokensDataset, which draws for one text at a time.
     """

@@ -33,8 +33,6 @@ class MixedDataset(SizedDataset):
     Args:
         corpora: the data set of each corpus, all with the same kind of views and masks.
         weights: weight of each corpus. An epoch reads ``len(corpora[0]) * weight / weights[0]`` items of it, rounded.
-        seed: seed of the run.
-        names: names of the corpora, for messages.
         is_separate: whether the batches of all workers in a step hold items of one corpus only.
 
     Attributes:

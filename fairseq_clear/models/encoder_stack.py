@@ -20,7 +20,6 @@ def adapt_encoder(encoder: Any, *, eps: float, segments: int, window: int) -> No
     """Change a RobertaEncoder in place.
 
     Args:
-        encoder: fairseq's RobertaEncoder, just built.
         eps: epsilon of every LayerNorm, including the MLM head's.
         segments: number of segment embeddings; 1 for none.
         window: number of tokens that each token attends to, even; 0 for full attention.
@@ -159,7 +158,6 @@ class SegmentedPositions(LearnedPositionalEmbedding):
 
     Args:
         positions: fairseq's embeddings, whose weight is used.
-        segments: number of segments.
         eos: id of ``</s>``, which ends a segment.
     """
 

@@ -134,7 +134,6 @@ def encode_texts(
 
     Args:
         model: on any device; unwrapped or wrapped by fairseq for distributed training.
-        dictionary: fairseq's dictionary of the model.
         tokenizer: splits text into symbols of the dictionary.
         sentences: texts; an empty one is ``<s> </s>``.
         pooling: name of a pooling (default: the model's).

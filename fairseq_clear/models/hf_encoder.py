@@ -19,7 +19,6 @@ class HfBackbone(nn.Module):
     """A base model of transformers with the interface of fairseq's TransformerEncoder, so that both are used alike.
 
     Args:
-        model: the base model.
         ids: (E,) int64, for each entry of the dictionary the id that the model gives it.
         padding: the dictionary's id of the padding.
     """
@@ -117,8 +116,6 @@ class HfEncoder(FairseqEncoder):
     """An encoder of transformers with its MLM head, with the interface of fairseq's RobertaEncoder.
 
     Args:
-        dictionary: fairseq's dictionary.
-        source: the model.
         ids: (E,) int64, the model's id of each entry of the dictionary, -1 for an entry that it does not have. None if a
             checkpoint is loaded, which knows them.
         deleted: whether the vocabulary gets a row for ``<del>``, the last entry of the dictionary.

@@ -87,9 +87,6 @@ def complete_copies(
     """Fill a missing copy of the encoder or of the head (frozen encoder, key encoder) with the checkpoint's weights.
 
     Call this before fairseq's own upgrade, which takes an encoder without ``version`` for an old one from 2018.
-
-    Args:
-        loaded, own, prefix, parts_of: as in ``fit_state_dict``.
     """
     old_names = [key for key in loaded if key.startswith(f"{prefix}guide.")]  # the frozen encoder's, before version 0.2
     for key in old_names:

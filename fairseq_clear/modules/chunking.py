@@ -70,7 +70,6 @@ class Parts:
         tokens: (R, T), padded on the right.
         lengths: lengths of the rows, on the CPU. None means unpadded rows, unless ``size`` makes several parts: the lengths
             are then read from the device, with one synchronisation.
-        padding: id of the padding.
         size: maximum number of cells (rows times width) of a part; 0 for no limit.
         recompute: False runs the parts without activation checkpointing, for encoders without gradient.
 

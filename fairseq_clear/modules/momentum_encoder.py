@@ -31,7 +31,6 @@ class MomentumEncoder(nn.Module):
         encoder: the query encoder, fairseq's TransformerEncoder, which is copied.
         head: its projection head, which is copied.
         momentum: m in [0, 1].
-        pooling: pooling of the text vector.
     """
 
     def __init__(self, encoder: nn.Module, head: nn.Module, momentum: float, pooling: str) -> None:

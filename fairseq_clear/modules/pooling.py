@@ -64,9 +64,7 @@ def parse_pooling(name: str, layers: int | None = None, *, flag: str = "--poolin
     """Return the pooling of this name: one of POOLINGS, or ``layer:N`` for the mean over tokens at block N (0: embeddings).
 
     Args:
-        name: as the user typed it.
         layers: number of blocks of the encoder, to check N against; None if it is not known yet.
-        flag: named in the message.
 
     Raises:
         UserError: no such pooling, or no such layer.

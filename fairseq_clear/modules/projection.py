@@ -18,9 +18,7 @@ class ProjectionHead(nn.Module):
     Args:
         input_dim: width D of the encoder.
         hidden_dim: width of the layers before the last.
-        output_dim: width of z.
         layers: number of linear layers, 0 for the identity.
-        activation: a name in ACTIVATIONS.
         activate_last: whether the activation also follows the last layer.
     """
 

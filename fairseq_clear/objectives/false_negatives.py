@@ -64,7 +64,6 @@ def exclude_nearer(excluded: Exclusion, queries: Tensor, keys: Tensor, positives
     the queries that train; there it is counted with loss 0.
 
     Args:
-        excluded: rules to add to.
         queries: (Q, G), the guide's vectors, of any length and floating dtype.
         keys: (K, G), likewise.
         positives: (Q, G), the positive of each query, likewise.

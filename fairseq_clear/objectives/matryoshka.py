@@ -36,7 +36,6 @@ def at_dimensions(objective: Callable[..., Result], dimensions: Sequence[int]) -
     every dimension, so the number of rows is too. The statistics belong to the largest dimension.
 
     Args:
-        objective: one of ``OBJECTIVES``.
         dimensions: ascending; a dimension at or above the vectors' own leaves them whole.
     """
 

@@ -41,7 +41,6 @@ def contrast_with_negatives(queries: Tensor, keys: Tensor, temperature: float, e
         queries: (Q, D) float32 of unit length.
         keys: (K, D) float32 of unit length, with or without gradient.
         temperature: tau, from 1e-8 to 1e3.
-        excluded: pairs that are not negatives.
     """
     return Negatives(*_Negatives.apply(queries, keys, temperature, excluded))
 
@@ -149,7 +148,6 @@ def contrast_statistics(positive: Tensor, negatives: Negatives) -> dict[str, Ten
 
     Args:
         positive: (Q, P) cosine of each query with its positives; their statistics are means over P.
-        negatives: results for the same queries.
 
     Returns:
         Sums over queries: ``correct`` (1 if the positive is nearest), ``positive_cosine`` and ``alignment`` (squared distance

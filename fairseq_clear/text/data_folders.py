@@ -35,7 +35,6 @@ def data_folders(data_bin: str | Path, *, flag: str = "--data-bin") -> list[Path
 
     Args:
         data_bin: a folder, ``FOLDER1:FOLDER2`` as fairseq-train takes it, or the output folder of ``prepare --shards``.
-        flag: flag that the error message names.
 
     Raises:
         UserError: a folder is missing or has no ``dict.txt``.

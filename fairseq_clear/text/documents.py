@@ -89,9 +89,7 @@ class Documents:
 
     Args:
         parts: the lines of each file; no document continues in the next file.
-        bos, eos: ids of ``<s>`` and ``</s>``.
         boundary: ``blank``: blank lines separate documents; ``line``: each line is a document.
-        name: name of the split, for messages.
 
     Attributes:
         lengths: (D,) int64 number of tokens of each document, without ``</s>``.

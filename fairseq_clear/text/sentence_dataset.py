@@ -26,9 +26,7 @@ class SentenceDataset:
 
     Args:
         dataset: token ids of each line, ending in ``</s>``; a blank line is only ``</s>``.
-        bos, eos: ids of ``<s>`` and ``</s>``.
         max_tokens: maximum length of a sample, including ``<s>`` and ``</s>``; at least 3.
-        name: name of the split, for the log.
         prefix: path of the data files, without their suffixes, if other texts are aligned with these lines. Each line is then
             one sample, and a longer line is cut to ``max_tokens`` but keeps its ``</s>``.
 
@@ -87,7 +85,6 @@ class BlockDataset(PrependTokenDataset):
     Args:
         prepended: a TokenBlockDataset with ``<s>`` before each block, as fairseq's masked_lm makes it.
         max_tokens: maximum length of a sample, including ``<s>``.
-        name: name of the split, for the log.
     """
 
     def __init__(self, prepended: PrependTokenDataset, max_tokens: int, name: str) -> None:

@@ -126,9 +126,7 @@ def write_modules(
 
     Args:
         pooling: one of EXPORTED.
-        width: dimension of the encoder's vectors.
         length: tokens to which texts are cut.
-        settings: the other settings.
         dimension: number of dimensions to keep; None for all, or as ``settings`` say.
     """
     parts = [("", "Transformer"), ("1_Pooling", "Pooling")]

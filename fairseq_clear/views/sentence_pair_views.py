@@ -36,7 +36,6 @@ class SentencePairs(ViewSource):
     """Pairs of texts of the same document, for documents with one sentence per line. An item is a pair.
 
     Args:
-        documents: documents of the split.
         pairs: (D,) number of pairs of each document.
         made_of, too_few: descriptions of a pair and of documents without a pair, for the log.
         least, spec: number of sentences that a pair needs, and name of the view source, for the error.
@@ -219,8 +218,6 @@ class TitleViews(ViewSource):
 
     Args:
         documents: documents of the split, the title on the first line.
-        longest: maximum number of tokens in a title.
-        tokens_per_sample: maximum number of tokens of a text.
 
     Attributes:
         items: (items,) int64 indices of the documents that are used.

@@ -190,13 +190,10 @@ class SpanViews(ViewSource):
     A document is short if spans of some lengths may not fit into it (``SpanSettings.least_length``).
 
     Args:
-        documents: documents of the split.
         short_documents: ``clip`` scales the maximum length of the spans of a short document down until they fit, and the
             minimum in proportion; ``skip`` leaves it out; ``error`` raises a UserError.
         same_document_negatives: with ``exclude``, a pair has the identity of its document, so spans of one document are
             not negatives of each other. Else it is the hash of the anchor, and they are (the paper's hard negatives).
-        tokens_per_sample: maximum number of tokens of a text.
-        knobs: knobs of the spec.
 
     Attributes:
         items: (items,) int64 indices of the documents that are used.

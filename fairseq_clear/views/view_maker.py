@@ -46,7 +46,6 @@ class ViewMaker:
     Args:
         source: makes the pairs of texts.
         augment: chain of augmentations, applied to each text separately.
-        seed: seed of the run.
         max_tokens: maximum length to which views are cut, keeping their last token.
         only_positives: augment only the positives; anchors and hard negatives stay as they are.
         prompts: two prompts as token ids, which may be empty: of anchors, and of positives and hard negatives.
