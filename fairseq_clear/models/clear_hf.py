@@ -139,10 +139,6 @@ class ClearHfModel(TextModel, FairseqEncoderModel):
         """See TextModel."""
         return self.encoder.mlm_logits(states)
 
-    def max_positions(self) -> int:
-        """The longest text, in tokens."""
-        return int(self.encoder.max_positions())
-
     def complete(self, needs: Needs) -> None:
         """See TextModel; also check the encoder.
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fairseq_clear.errors import UserError
 from fairseq_clear.lifecycle import Needs
 from fairseq_clear.models.architectures import add_model_flags, register_architectures
-from fairseq_clear.models.encoder_stack import adapt_encoder, exclude_from_compiling
+from fairseq_clear.models.encoder_stack import adapt_encoder
 from fairseq_clear.models.pretrained_encoder import start_from_encoder
 from fairseq_clear.models.text_model import TextModel
 
@@ -57,11 +57,6 @@ class ClearRobertaModel(TextModel, RobertaModel):
             raise UserError(f"--criterion {criterion}: --task {task} reads no labels; give --task {criterion}")
         allowed = getattr(cfg.task, "allow_change", None) or ""
         start_from_encoder(cfg.model, cfg.checkpoint, allowed)
-
-    def compile_encoders(self, **options: Any) -> None:
-        """See TextModel."""
-        exclude_from_compiling()
-        super().compile_encoders(**options)
 
     def unused(self, needs: Needs) -> list[nn.Parameter]:
         """See TextModel."""

@@ -3,7 +3,7 @@
 import argparse
 import os
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from omegaconf import OmegaConf, open_dict
@@ -111,24 +111,12 @@ def _stated(args: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(args, name) for name in OPTIONAL if getattr(args, name, None)}
 
 
-class Stated(NamedTuple):
-    """What a checkpoint says of its model.
-
-    Attributes:
-        arch: the name of the model, ``clear_hf`` or ``clear_roberta``, which stock RoBERTa becomes here.
-        prompts: the prompts of the sentence-transformers folder that it came from, by name.
-    """
-
-    arch: str
-    prompts: dict[str, str]
-
-
-def read_stated(path: str | Path) -> Stated:
-    """Read what a checkpoint says of its model."""
+def read_stated(path: str | Path) -> tuple[str, dict[str, str]]:
+    """Return the model of a checkpoint, ``clear_hf`` or ``clear_roberta`` (also for stock RoBERTa), and its prompts by name."""
     model = read_checkpoint(str(path))["cfg"].model
     settings = getattr(model, "sentence_settings", None) or {}
     arch = HF_ARCH if getattr(model, "hf_encoder", None) else "clear_roberta"
-    return Stated(arch, dict((settings.get("config") or {}).get("prompts") or {}))
+    return arch, dict((settings.get("config") or {}).get("prompts") or {})
 
 
 def checkpoint_in(source: str, flag: str = "--encoder-from") -> str:

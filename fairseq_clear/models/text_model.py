@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.lifecycle import Needs
+from fairseq_clear.models.encoder_stack import exclude_from_compiling
 from fairseq_clear.models.state_dicts import BACKBONE, complete_copies, fit_state_dict
 from fairseq_clear.modules.chunking import Parts, trim_padding
 from fairseq_clear.modules.frozen_encoder import FrozenEncoder, squared_distance
@@ -191,6 +192,7 @@ class TextModel(nn.Module):
 
     def compile_encoders(self, **options: Any) -> None:
         """``torch.compile`` the blocks of every encoder of the model; ``options`` go to ``torch.compile``."""
+        exclude_from_compiling()
         compile_blocks(self.backbone, **options)
         if self.frozen_encoder is not None:
             compile_blocks(self.frozen_encoder.encoder, **options)

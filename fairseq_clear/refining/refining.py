@@ -173,14 +173,14 @@ def _refine(steps: Steps) -> dict[str, Any]:
     data, negatives = _prepare(steps, encoder, checkpoint, counts)
     # before the training, so that an encoder that cannot be exported is found early
     steps.export("export the untouched encoder", checkpoint, data, work / "untouched")
-    stated = read_stated(checkpoint)
-    names = [find_prompt(stated.prompts, kind) or "" for kind in (QUERY, DOCUMENT)]
+    arch, known = read_stated(checkpoint)
+    names = [find_prompt(known, kind) or "" for kind in (QUERY, DOCUMENT)]
     prompts = tuple(names) if any(names) else ()
-    texts_of_prompts = {name: stated.prompts[name] for name in prompts if name}
+    texts_of_prompts = {name: known[name] for name in prompts if name}
     if prompts:
         print(f"# prompts {texts_of_prompts}", flush=True)
     base = Training(
-        "", encoder, data, work / "training", settings.updates, negatives=negatives, arch=stated.arch, prompts=prompts
+        "", encoder, data, work / "training", settings.updates, negatives=negatives, arch=arch, prompts=prompts
     )
     _choose_question(steps, counts, data, checkpoint)
     recipe, trials = _choose_recipe(steps, counts, base)

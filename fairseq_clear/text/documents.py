@@ -22,12 +22,9 @@ logger = logging.getLogger(__name__)
 # A document is identified by its length and this many of its first tokens.
 IDENTITY_TOKENS = 256
 
-Bounds = npt.NDArray[np.int64]
-"""(D, 2): the first line of each document, and the line after its last."""
 
-
-def find_documents(sizes: npt.NDArray[np.int32], boundary: str = "blank") -> Bounds:
-    """Find the documents among lines with these lengths (L,), which include ``</s>``."""
+def find_documents(sizes: npt.NDArray[np.int32], boundary: str = "blank") -> npt.NDArray[np.int64]:
+    """Find the documents among lines of these lengths (L,) with ``</s>``: (D, 2), the first line, and that after the last."""
     is_text = np.asarray(sizes) > 1
     if boundary == "line":
         lines = np.flatnonzero(is_text)

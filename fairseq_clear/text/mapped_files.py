@@ -23,10 +23,7 @@ IDS = 1 << 22
 REMEDY = "make the data folder again"
 
 
-MappedIndex = tuple[np.dtype[Any], npt.NDArray[np.int32], npt.NDArray[np.int64]]
-
-
-def read_index(path: str | Path) -> MappedIndex | None:
+def read_index(path: str | Path) -> tuple[np.dtype[Any], npt.NDArray[np.int32], npt.NDArray[np.int64]] | None:
     """Open an ``.idx`` file; None if the file has another format (``--dataset-impl`` raw, lazy, cached).
 
     Returns:
