@@ -134,6 +134,21 @@ def apply_by_row(
     return [views, source, *counts]
 
 
+def collapse_runs(texts: Ragged, source: Tokens, is_run: npt.NDArray[np.bool_]) -> tuple[Ragged, Tokens]:
+    """Keep only the first token of each run, where ``is_run`` (T,) is True; runs end with their text.
+
+    ``source`` has an entry for each token, or none.
+    """
+    follows = np.zeros(len(is_run), np.bool_)
+    np.logical_and(is_run[1:], is_run[:-1], out=follows[1:])
+    follows[texts.offsets[:-1][texts.lengths > 0]] = False
+    if not follows.any():
+        return texts, source
+    keep = ~follows
+    kept = Ragged(texts.tokens[keep], np.concatenate([[0], keep.cumsum()])[texts.offsets])
+    return kept, source[keep] if len(source) else source
+
+
 def compose(before: Tokens, step: Tokens) -> Tokens:
     """Compose the sources of two consecutive steps, (n,) and (m,), into one (m,); -1 marks new tokens."""
     is_new = step < 0

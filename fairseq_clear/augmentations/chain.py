@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fairseq_clear.augmentations import AUGMENTATIONS
-from fairseq_clear.augmentations.base import Augmentation, Symbols, apply_by_row, compose
+from fairseq_clear.augmentations.base import Augmentation, Symbols, apply_by_row, collapse_runs, compose
 from fairseq_clear.augmentations.substitution import count_words
 from fairseq_clear.augmentations.synonym_table import SynonymTable
 from fairseq_clear.seeding import Draws
@@ -93,7 +93,9 @@ class Chain:
         framing = heads.astype(np.int64) + tails
         content = Ragged.of_lengths(tokens[is_content], texts.lengths - framing)
         made = self._augment(content, draws, traced)
-        content, step = self._collapse(made.views, made.source)
+        # Each run of <del> becomes one, so that the remaining words of two views are not at the same positions. Otherwise the
+        # model could match the views by position (CLEAR, section 3.3).
+        content, step = collapse_runs(made.views, made.source, made.views.tokens == self._symbols.delete)
         lengths = content.lengths + framing
         views = Ragged.of_lengths(np.empty(int(lengths.sum()), np.int64), lengths)
         there = np.concatenate([views.offsets[:-1][heads], views.offsets[1:][tails] - 1])
@@ -136,21 +138,6 @@ class Chain:
                 counts = count_words(before, views, origin, self._symbols)
                 words, substituted = words + counts[0], substituted + counts[1]
         return Augmented(views, source if traced else source[:0], words, substituted)
-
-    def _collapse(self, views: Ragged, source: Tokens) -> tuple[Ragged, Tokens]:
-        """Replace each run of ``<del>`` by one, so that the remaining words of two views are not at the same positions.
-
-        Otherwise the model could match the views by position (CLEAR, section 3.3).
-        """
-        is_deleted = views.tokens == self._symbols.delete
-        follows = np.zeros(len(is_deleted), np.bool_)
-        np.logical_and(is_deleted[1:], is_deleted[:-1], out=follows[1:])
-        follows[views.offsets[:-1][views.lengths > 0]] = False  # runs end with their text
-        if not follows.any():
-            return views, source
-        keep = ~follows
-        kept = Ragged(views.tokens[keep], np.concatenate([[0], keep.cumsum()])[views.offsets])
-        return kept, source[keep] if len(source) else source
 
 
 def build_augmentation(spec: str, symbols: Symbols) -> Chain:

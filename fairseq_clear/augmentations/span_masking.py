@@ -14,10 +14,10 @@ symbol is the pretrained encoder's own ``<mask>``, as printed, not CLEAR's ``<de
 
 import numpy as np
 
-from fairseq_clear.augmentations.base import Symbols, round_randomly
+from fairseq_clear.augmentations.base import Symbols, collapse_runs, round_randomly
 from fairseq_clear.augmentations.clear_edits import PLACE, SIZE
 from fairseq_clear.seeding import Draws
-from fairseq_clear.tokens import Ragged, Tokens
+from fairseq_clear.tokens import Ragged, Tokens, ranges
 
 
 def mask_span(texts: Ragged, draws: Draws, *, symbols: Symbols, length: int = 1) -> tuple[Ragged, Tokens]:
@@ -27,7 +27,7 @@ def mask_span(texts: Ragged, draws: Draws, *, symbols: Symbols, length: int = 1)
     """
     rows = np.flatnonzero(texts.lengths > length) if length else np.zeros(0, np.int64)
     starts = np.floor(draws.per_row(PLACE)[rows] * (texts.lengths[rows] - length + 1)).astype(np.int64)
-    return _write_masks(texts, rows, texts.offsets[rows] + starts, np.full(len(rows), length), symbols)
+    return _write_masks(texts, texts.offsets[rows] + starts, np.full(len(rows), length), symbols)
 
 
 def mask_slices(
@@ -52,36 +52,12 @@ def mask_slices(
     before = longer.cumsum() - longer  # over all rows
     first = (counts.cumsum() - counts)[rows]
     starts = texts.offsets[rows] + slots[order] + before - before[first]
-    return _write_masks(texts, rows, starts, flat, symbols)
+    return _write_masks(texts, starts, flat, symbols)
 
 
-def _write_masks(
-    texts: Ragged, rows: Tokens, starts: Tokens, lengths: Tokens, symbols: Symbols
-) -> tuple[Ragged, Tokens]:
-    """Replace runs of tokens by one ``<mask>`` each; runs that touch become one.
-
-    Args:
-        rows, starts, lengths: (K,) row of each run, ascending, its position in ``texts.tokens``, and its length, at least 1.
-    """
-    size, ends = len(texts), starts + lengths
-    apart = (starts[1:] > ends[:-1]) | (rows[1:] > rows[:-1])
-    is_first, is_last = np.ones((2, len(rows)), np.bool_)
-    is_first[1:], is_last[:-1] = apart, apart
-    rows, starts, ends = rows[is_first], starts[is_first], ends[is_last]
-    # A row is the pieces before its runs, each with a mask after it, and a last piece.
-    before, last = np.arange(len(rows)) + rows, np.arange(size) + np.bincount(rows, minlength=size).cumsum()
-    first = np.append(0, last + 1)
-    begin, end = np.empty((2, len(rows) + size), np.int64)
-    begin[first[:-1]], begin[before + 1] = texts.offsets[:-1], ends
-    end[last], end[before] = texts.offsets[1:], starts
-    kept = end - begin
-    spaces = kept.copy()
-    spaces[before] += 1
-    parts = []
-    for tokens, new in ((texts.tokens, symbols.mask), (np.arange(len(texts.tokens)), -1)):
-        made = Ragged.of_lengths(np.empty(int(spaces.sum()), np.int64), spaces)
-        made.write(0, tokens, begin, kept)
-        made.tokens[made.offsets[before + 1] - 1] = new
-        parts.append(made)
-    views, source = parts
-    return Ragged(views.tokens, views.offsets[first]), source.tokens
+def _write_masks(texts: Ragged, starts: Tokens, lengths: Tokens, symbols: Symbols) -> tuple[Ragged, Tokens]:
+    """Replace runs (K,) of tokens, given by their positions in ``texts.tokens``, by one ``<mask>`` each."""
+    is_masked = np.zeros(len(texts.tokens), np.bool_)
+    is_masked[ranges(starts, lengths)] = True
+    views = Ragged(np.where(is_masked, symbols.mask, texts.tokens), texts.offsets)
+    return collapse_runs(views, np.where(is_masked, -1, np.arange(len(texts.tokens))), is_masked)
