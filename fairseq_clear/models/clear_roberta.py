@@ -21,6 +21,10 @@ class ClearRobertaModel(TextModel, RobertaModel):
 
     def __init__(self, args: Any, encoder: Any) -> None:
         super().__init__(args, encoder)
+        if args.encoder_layerdrop and args.pooling.startswith("layer:"):
+            raise UserError(
+                f"--pooling {args.pooling}: --encoder-layerdrop may drop this layer; leave one of the two out"
+            )
         adapt_encoder(encoder, eps=args.layer_norm_eps, segments=args.segments, window=args.attention_window)
         self.add_parts(encoder.dictionary.pad())
 

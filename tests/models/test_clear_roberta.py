@@ -12,7 +12,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.models.state_dicts import EMBEDDING, VOCABULARY_ROWS
 from fairseq_clear.modules import chunking
-from tests.training import build, configuration
+from tests.training import build, configuration, refuses
 
 
 def step(data: Path, *flags: str) -> tuple[float, dict[str, torch.Tensor]]:
@@ -40,6 +40,13 @@ def test_a_stock_task_trains_no_projection_head(data_bin: Path) -> None:
     assert not any(parameter.requires_grad for parameter in model.projection_head.parameters())
     task.build_criterion(cfg.criterion)
     assert all(parameter.requires_grad for parameter in model.projection_head.parameters())
+
+
+def test_a_layer_that_may_be_dropped_is_not_pooled(data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Layers are numbered among those that are left."""
+    refuses(
+        caplog, "--pooling layer:1: --encoder-layerdrop", data_bin, "--pooling", "layer:1", "--encoder-layerdrop", "0.5"
+    )
 
 
 @pytest.mark.parametrize("size", ["1", "50", "10000"])
@@ -176,7 +183,7 @@ def test_heads(flags: tuple[str, ...], widths: list[tuple[int, int]], data_bin: 
     ("flags", "frozen"),
     [
         (("--encoder-layerdrop", "0.1", "--frozen-layers", "2"), "encoder.layers.0."),
-        (("--encoder-layerdrop", "0.1", "--pooling", "layer:1", "--mlm-weight", "0"), "encoder.layers.1."),
+        (("--pooling", "layer:1", "--mlm-weight", "0"), "encoder.layers.1."),
         (("--untie-weights-roberta", "--mlm-weight", "0"), "lm_head.weight"),
         (("--encoder-normalize-before", "--pooling", "layer:1", "--mlm-weight", "0"), "encoder.layer_norm.weight"),
         (("--encoder-normalize-before", "--pooling", "layer:2", "--mlm-weight", "0"), "lm_head.dense.weight"),
