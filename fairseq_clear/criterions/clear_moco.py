@@ -58,8 +58,10 @@ class ClearMocoCriterion(MaskingCriterion):
         self.batches = 0
 
     def attach(self, model: Any) -> None:
-        """Add the key encoder and the queue to the model."""
+        """Add the key encoder and the queue to the model, unless there is no contrastive term."""
         super().attach(model)
+        if not self.needs.views:
+            return
         momentum = model.args.key_momentum
         encoder = MomentumEncoder(model.backbone, model.projection_head, momentum, model.args.pooling)
         # With --amp, fairseq repeats a batch that overflows, so its keys must be removed again.

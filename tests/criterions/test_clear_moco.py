@@ -156,3 +156,10 @@ def test_the_symmetric_form_is_both_directions(paired_bin: Path) -> None:
         assert size == (6 if name == "both" else 3)
         assert int(model.key_queue.fill) == (15 if name == "both" else 12)
     assert losses["both"] == pytest.approx(losses["there"] + losses["back"], rel=1e-4)
+
+
+def test_without_the_contrastive_term_there_is_no_second_encoder(data_bin: Path) -> None:
+    trainer, _ = build(data_bin, "--criterion", "clear_moco", "--contrastive-weight", "0", "--mlm-weight", "1")
+    model = trainer.get_model()
+    assert model.key_encoder is None and model.key_queue is None
+    model.after_update()
