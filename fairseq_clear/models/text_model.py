@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fairseq_clear.errors import UserError
 from fairseq_clear.lifecycle import Needs
 from fairseq_clear.models.encoder_stack import exclude_from_compiling
-from fairseq_clear.models.state_dicts import BACKBONE, complete_copies, fit_state_dict
+from fairseq_clear.models.state_dicts import BACKBONE, TRAINING_ONLY, complete_copies, fit_state_dict
 from fairseq_clear.modules.chunking import Parts, trim_padding
 from fairseq_clear.modules.frozen_encoder import FrozenEncoder, squared_distance
 from fairseq_clear.modules.hidden_states import compile_blocks, hidden_states
@@ -36,6 +36,7 @@ class TextModel(nn.Module):
         frozen_encoder, key_encoder, key_queue: a criterion that needs one attaches it before the weights are loaded, and
             ``begin`` fills it.
         prompts: see ``leave_out``.
+        lost_parts: whether the last checkpoint had one of these parts, and the model did not.
     """
 
     args: Any
@@ -47,6 +48,7 @@ class TextModel(nn.Module):
     key_encoder: MomentumEncoder | None
     key_queue: KeyQueue | None
     prompts: Sequence[Sequence[int]]
+    lost_parts: bool
     stock_parts: tuple[str, ...] = BACKBONE  # see ``state_dicts.fit_state_dict``
 
     @property
@@ -81,7 +83,7 @@ class TextModel(nn.Module):
         # A task of stock fairseq does not use it, so DistributedDataParallel would wait for its gradients; see ``complete``.
         self.projection_head.requires_grad_(False)
         self.frozen_encoder = self.key_encoder = self.key_queue = None
-        self.prompts = ()
+        self.prompts, self.lost_parts = (), False
 
     def forward(
         self,
@@ -286,7 +288,10 @@ class TextModel(nn.Module):
         prefix = name + "." if name else ""
         complete_copies(state_dict, self.state_dict(), prefix, self.stock_parts)
         super().upgrade_state_dict_named(state_dict, name)  # type: ignore[misc]
-        fit_state_dict(state_dict, self.state_dict(), prefix, self.stock_parts)
+        own = self.state_dict()
+        keys = {key.removeprefix(prefix) for key in state_dict}
+        self.lost_parts = any(key.startswith(TRAINING_ONLY) for key in keys - own.keys())
+        fit_state_dict(state_dict, own, prefix, self.stock_parts)
 
     def complete(self, needs: Needs) -> None:
         """Freeze parameters that the recipe's loss does not use, train the head if it does, and compile with ``--compile``.

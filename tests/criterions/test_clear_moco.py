@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fairseq import tasks
 
 from tests.criterions.test_clear_nt_xent import backward, parts
 from tests.objectives.oracles import cosine
-from tests.training import build
+from tests.training import build, configuration, refuses
 
 MOCO = (
     *("--criterion", "clear_moco", "--augment", "none", "--pooling", "mean", "--projection-dim", "8", "--lr", "0.05"),
@@ -156,6 +157,16 @@ def test_the_symmetric_form_is_both_directions(paired_bin: Path) -> None:
         assert size == (6 if name == "both" else 3)
         assert int(model.key_queue.fill) == (15 if name == "both" else 12)
     assert losses["both"] == pytest.approx(losses["there"] + losses["back"], rel=1e-4)
+
+
+def test_a_criterion_that_is_built_after_loading_is_not_computed(data_bin: Path, caplog: Any) -> None:
+    """As in fairseq-validate, whose queue would be empty."""
+    flags = ("--criterion", "clear_moco")
+    trainer, _ = build(data_bin, *flags)
+    cfg = configuration(data_bin, *flags)
+    task = tasks.setup_task(cfg.task)
+    task.build_model(cfg.model).load_state_dict(trainer.get_model().state_dict())
+    refuses(caplog, "encoder and queue were not loaded", cfg.criterion, of=task.build_criterion)
 
 
 def test_without_the_contrastive_term_there_is_no_second_encoder(data_bin: Path) -> None:
