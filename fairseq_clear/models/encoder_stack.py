@@ -145,12 +145,6 @@ def exclude_from_compiling() -> None:
         WindowSelfAttention.forward = torch.compiler.disable(WindowSelfAttention.forward)  # type: ignore[method-assign]
 
 
-def segment_ids(tokens: Tensor, eos: int, segments: int = 2) -> Tensor:
-    """BERT's token types, (B, T) int64: 0 up to and including the first ``</s>`` of a row, 1 after it."""
-    is_end = tokens.eq(eos).long()
-    return (is_end.cumsum(dim=1) - is_end).clamp(max=segments - 1)
-
-
 class SegmentedPositions(LearnedPositionalEmbedding):
     """Position embeddings plus the embedding of each token's segment.
 
@@ -171,4 +165,7 @@ class SegmentedPositions(LearnedPositionalEmbedding):
     def forward(self, tokens: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """(B, T) tokens to (B, T, D)."""
         embedded: Tensor = super().forward(tokens, *args, **kwargs)
-        return embedded + self.segments(segment_ids(tokens, self.eos, self.segments.num_embeddings))
+        is_end = tokens.eq(self.eos).long()
+        # BERT's token types: 0 up to and including the first </s> of a row, 1 after it
+        types = (is_end.cumsum(dim=1) - is_end).clamp(max=self.segments.num_embeddings - 1)  # (B, T)
+        return embedded + self.segments(types)

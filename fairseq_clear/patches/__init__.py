@@ -142,19 +142,14 @@ def original(target: str) -> Any:
     return getattr(owner, name)
 
 
-def install(patch: Patch) -> bool:
-    """Install a patch: replace its target, or call its function. A second call does nothing.
-
-    Returns:
-        Whether the patch is in place. False for a target of a fairseq command that this process has not imported.
-    """
+def install(patch: Patch) -> None:
+    """Install a patch: replace its target, or call its function. A second call does nothing."""
     if not patch.target:
         if ("", patch.replacement) not in _installed:
             _installed.add(("", patch.replacement))
             _load(patch.replacement)()
-        return True
-    modules = _modules(patch.target.partition(":")[0])
-    for module in modules:
+        return
+    for module in _modules(patch.target.partition(":")[0]):
         if (module.__name__, patch.target) in _installed:
             continue
         _installed.add((module.__name__, patch.target))
@@ -167,7 +162,6 @@ def install(patch: Patch) -> bool:
                 logger.warning("%s", mismatch)
         is_static = isinstance(inspect.getattr_static(owner, name), staticmethod)
         setattr(owner, name, staticmethod(replacement) if is_static else replacement)
-    return bool(modules)
 
 
 def is_installed(patch: Patch) -> bool:

@@ -32,15 +32,12 @@ class Tokenizer(Protocol):
 
         The name of a special symbol in the text, such as ``<mask>``, is plain text and never becomes that symbol.
         """
-        ...
 
     def decode(self, symbols: list[str]) -> str:
         """Return the text of symbols, without ``<s>``, ``</s>`` and ``<pad>`` but with ``<unk>``, ``<mask>`` and ``<del>``."""
-        ...
 
     def is_word_start(self, symbol: str) -> bool:
         """Whether a word begins at a symbol; always True for a special symbol."""
-        ...
 
 
 class SentencePieceTokenizer:

@@ -21,7 +21,6 @@ class TokenSource(Protocol):
 
     def rows(self, indices: Tokens) -> Ragged:
         """Return several texts."""
-        ...
 
 
 @dataclass(frozen=True)
