@@ -113,7 +113,7 @@ def parse_layers(text: str, blocks: int) -> list[int]:
     for part in str(text).split(","):
         first, dash, last = (number.strip() for number in part.partition("-"))
         last = last if dash else first
-        if not (first.isdigit() and last.isdigit() and int(first) <= int(last) <= blocks):
+        if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last) <= blocks):
             raise UserError(
                 f"--guide-layers {text}: give all, or layers from 0 (embeddings) to {blocks} such as 0,2-{blocks}"
             )

@@ -18,7 +18,7 @@ from fairseq_clear.models.hf_encoder import HfEncoder
 from fairseq_clear.models.hf_source import CONFIG, build_source, read_source
 from fairseq_clear.models.pretrained_encoder import STOCK_POOLING, assign, start_from_encoder
 from fairseq_clear.models.state_dicts import HF_PARTS
-from fairseq_clear.models.text_model import TextModel
+from fairseq_clear.models.text_model import STOCK_TASKS, TextModel
 from fairseq_clear.patches.compatibility import forget_tpu
 from fairseq_clear.text.data_folders import load_tokenizer
 from fairseq_clear.text.sentence_folders import read_modules
@@ -81,6 +81,8 @@ class ClearHfModel(TextModel, FairseqEncoderModel):
             raise UserError(
                 f"--arch clear_hf: is not trained by --task {task} --criterion {criterion}; give --task clear_lm"
             )
+        if cfg.model.compile and task in STOCK_TASKS:
+            raise UserError(f"--compile: has no effect with --task {task}; leave it out")
         if not str(backend := cfg.distributed_training.ddp_backend).endswith(("ddp", "no_c10d")):
             raise UserError(
                 f"--ddp-backend {backend}: divides fairseq's own layers, which --arch clear_hf does not have; give pytorch_ddp"

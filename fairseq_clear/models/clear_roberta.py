@@ -12,7 +12,8 @@ from fairseq_clear.lifecycle import Needs
 from fairseq_clear.models.architectures import add_model_flags, register_architectures
 from fairseq_clear.models.encoder_stack import adapt_encoder
 from fairseq_clear.models.pretrained_encoder import start_from_encoder
-from fairseq_clear.models.text_model import TextModel
+from fairseq_clear.models.text_model import STOCK_TASKS, TextModel
+from fairseq_clear.modules.pooling import needs_all_layers
 
 
 @register_model("clear_roberta")
@@ -21,10 +22,6 @@ class ClearRobertaModel(TextModel, RobertaModel):
 
     def __init__(self, args: Any, encoder: Any) -> None:
         super().__init__(args, encoder)
-        if args.encoder_layerdrop and args.pooling.startswith("layer:"):
-            raise UserError(
-                f"--pooling {args.pooling}: --encoder-layerdrop may drop this layer; leave one of the two out"
-            )
         adapt_encoder(encoder, eps=args.layer_norm_eps, segments=args.segments, window=args.attention_window)
         self.add_parts(encoder.dictionary.pad())
 
@@ -57,10 +54,15 @@ class ClearRobertaModel(TextModel, RobertaModel):
         task, criterion = cfg.task._name, cfg.criterion._name
         if task == "language_modeling":
             raise UserError(f"--task {task}: {cfg.model._name} reads a text in both directions; give --task masked_lm")
+        if cfg.model.compile and task in STOCK_TASKS:
+            raise UserError(f"--compile: has no effect with --task {task}; leave it out")
         if criterion.startswith("sentence_") and not task.startswith("sentence_"):
             raise UserError(f"--criterion {criterion}: --task {task} reads no labels; give --task {criterion}")
         allowed = getattr(cfg.task, "allow_change", None) or ""
         start_from_encoder(cfg.model, cfg.checkpoint, allowed)
+        # the hidden states of a training are those of the layers that are left
+        if cfg.model.encoder_layerdrop and needs_all_layers(pooling := str(cfg.model.pooling)):
+            raise UserError(f"--pooling {pooling}: --encoder-layerdrop may drop its layers; leave one of the two out")
 
     def unused(self, needs: Needs) -> list[nn.Parameter]:
         """See TextModel."""

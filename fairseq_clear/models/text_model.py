@@ -22,6 +22,9 @@ from fairseq_clear.modules.momentum_encoder import MomentumEncoder
 from fairseq_clear.modules.pooling import needs_all_layers, parse_pooling, pooled_tokens
 from fairseq_clear.modules.projection import ProjectionHead
 
+# Tasks of fairseq, which do not call ``TextModel.complete``
+STOCK_TASKS = ("masked_lm", "sentence_prediction", "sentence_ranking")
+
 
 class TextModel(nn.Module):
     """Base of the models, before fairseq's own base in their order of inheritance.

@@ -72,7 +72,7 @@ def parse_pooling(name: str, layers: int | None = None, *, flag: str = "--poolin
     if name in POOLINGS:
         return POOLINGS[name]
     kind, _, number = name.partition(":")
-    if kind != "layer" or not number.isdigit():
+    if kind != "layer" or not number.isdecimal():
         raise UserError(f"{flag} {name}: no such pooling; valid are {', '.join(POOLINGS)} and layer:N")
     layer = int(number)
     if layers is not None and layer > layers:

@@ -140,9 +140,8 @@ class ClearLMTask(MaskedLMTask):
             criterion.guide = load_guide(self.needs.guide, self.folder, self.cfg.tokens_per_sample, settings)
             self.guide = criterion.guide
         if isinstance(self.model, ContrastiveModel):
-            if getattr(
-                self.model, "lost_parts", False
-            ):  # fairseq-validate loads the model before it builds the criterion
+            # fairseq-validate loads the model before it builds the criterion
+            if getattr(self.model, "lost_parts", False):
                 raise UserError(
                     "the checkpoint's frozen or key encoder and queue were not loaded, so the criterion cannot be computed: "
                     "read the validation scores in the log of the run"

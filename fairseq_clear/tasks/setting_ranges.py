@@ -113,8 +113,18 @@ def _contradictions(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     is_flat = common.get("fp16") and not common.get("fp16_no_flatten_grads")
     if optimizer.get("_name") == "clear_adamw" and is_flat and not optimizer.get("decay_vectors"):
         yield "--optimizer clear_adamw: with --fp16 it needs --fp16-no-flatten-grads or --decay-vectors; add one of them"
-    if task.get("mlm_copies", 1) > 1 and criterion.get("anchor_mlm") == "joint":
-        yield "--mlm-copies: has no effect with --anchor-mlm joint; leave one of them out"
+    if task.get("mlm_copies", 1) > 1 and (criterion.get("anchor_mlm") == "joint" or not criterion.get("mlm_weight", 1)):
+        yield "--mlm-copies: has no effect with --anchor-mlm joint or --mlm-weight 0; leave one of them out"
+    if task.get("prompts") and not has_contrast and not kind.needs_documents:
+        yield "--prompts: has no effect without a contrastive term; leave it out"
+    if dataset.get("combine_valid_subsets") and (kind.values or task.get("hard_negatives")):
+        yield "--combine-valid-subsets: joins no aligned texts, which the views or --hard-negatives need; leave it out"
+    if dataset.get("disable_validation") and (
+        name := next((name for name, _ in MEASURED.values() if task.get(name)), "")
+    ):
+        yield f"--{name.replace('_', '-')}: is measured in validation; leave --disable-validation out"
+    if model.get("encoder_layerdrop") and criterion.get("guide_dropout"):
+        yield "--guide-dropout: --encoder-layerdrop would drop layers of the guide; leave one of the two out"
     positions, longest = model.get("max_positions"), task.get("tokens_per_sample")
     if positions is not None and longest is not None and positions < longest:
         yield f"--max-positions {positions}: is less than --tokens-per-sample {longest}; give {longest} or more"

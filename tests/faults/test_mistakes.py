@@ -35,7 +35,7 @@ SECTIONS = {
     "common": "fp16 bf16 log_file",
     "task": "augment views augment_texts same_document_negatives mlm_copies hard_negatives eval_sts mix mix_batches "
     "allow_change",
-    "model": "pooling key_encoder poling",
+    "model": "pooling key_encoder poling encoder_layerdrop",
     "criterion": "mlm_weight contrastive_weight anchor_mlm",
     "dataset": "batch_size valid_subset",
     "checkpoint": "finetune_from_model restore_file best_checkpoint_metric maximize_best_checkpoint_metric",
@@ -60,6 +60,7 @@ BY_BOTH = {
     "--augment del-wrod": ("--augment", "del-wrod", "del-word"),
     "--views smae": ("--views", "smae", "same"),
     "--pooling meen": ("--pooling meen", "valid are cls, mean"),
+    "--encoder-layerdrop 0.5 --pooling first-last": ("--pooling first-last: --encoder-layerdrop",),
     "--fp16": ("--fp16: on a CPU", "--fp16-no-flatten-grads"),
     "GPU --fp16": ("--fp16", "no GPU", "--cpu"),
     "GPU --bf16": ("--bf16", "no GPU", "--cpu"),

@@ -9,10 +9,11 @@ import torch
 from fairseq import tasks
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.models.clear_hf import ClearHfModel
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.models.state_dicts import EMBEDDING, VOCABULARY_ROWS
 from fairseq_clear.modules import chunking
-from tests.training import build, configuration, refuses
+from tests.training import build, configuration
 
 
 def step(data: Path, *flags: str) -> tuple[float, dict[str, torch.Tensor]]:
@@ -42,11 +43,12 @@ def test_a_stock_task_trains_no_projection_head(data_bin: Path) -> None:
     assert all(parameter.requires_grad for parameter in model.projection_head.parameters())
 
 
-def test_a_layer_that_may_be_dropped_is_not_pooled(data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Layers are numbered among those that are left."""
-    refuses(
-        caplog, "--pooling layer:1: --encoder-layerdrop", data_bin, "--pooling", "layer:1", "--encoder-layerdrop", "0.5"
-    )
+@pytest.mark.parametrize("model", [ClearRobertaModel, ClearHfModel])
+def test_a_stock_task_does_not_compile(model: Any) -> None:
+    cfg = configuration("data", "--compile")
+    cfg.task._name = "masked_lm"
+    with pytest.raises(UserError, match="--compile"):
+        model.check_run(cfg)
 
 
 @pytest.mark.parametrize("size", ["1", "50", "10000"])

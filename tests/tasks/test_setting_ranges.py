@@ -76,6 +76,8 @@ WITHOUT_EFFECT = [
     *("--skip-masking", "--include-target-tokens", "--d2v2-multi", "--short-documents skip", "--document-boundary line"),
     *("--same-document-negatives exclude", "--shorten-method truncate", "--views cloze --shorten-method random_crop"),
     *("--random-token-prob 0.6 --leave-unmasked-prob 0.5", "--optimizer clear_adamw --fp16"),
+    *("--mlm-copies 2 --mlm-weight 0", "--prompts query --contrastive-weight 0", "--eval-sts data --disable-validation"),
+    *("--combine-valid-subsets --views paraphrase:de", GUIDED + "--encoder-layerdrop 0.5 --guide-dropout"),
 ]  # fmt: skip
 
 
