@@ -29,8 +29,6 @@ from fairseq_clear.text.vocabulary import load_dictionary
 
 patches.apply()
 
-__all__ = ["LoadedModel", "load_model", "strip_checkpoint"]
-
 logger = logging.getLogger(__name__)
 
 KEY_ENCODER = "key_encoder.encoder."

@@ -18,8 +18,6 @@ from fairseq_clear.files import CorpusFile, check_output_file, read_whole_lines,
 from fairseq_clear.models.encoding import EncodingCounts, Floats
 from fairseq_clear.shared_work import FINISHED, Workers, open_work
 
-__all__ = ["EmbedReport", "Sentences", "check_output", "read_sentences", "scan_sentences", "write_array", "write_jsonl"]
-
 BLOCK = 10_000  # sentences that are sorted by length and encoded together
 FORMATS = (".npy", ".jsonl")
 LARGEST = {"float16": float(np.finfo(np.float16).max), "int8": float(np.finfo(np.float32).max)}

@@ -20,8 +20,6 @@ from fairseq_clear.libraries import FACTORY, import_factory
 from fairseq_clear.shared_work import gather_blocks, join_workers
 from fairseq_clear.text.tokenizers import Tokenizer
 
-__all__ = ["CachedEncoder", "Encoder", "WordVectors", "load_encoders", "to_vectors"]
-
 Floats = npt.NDArray[np.float32]
 # The encoder itself sorts and batches the sentences of a block; the progress bar advances once per block.
 BATCHES_PER_BLOCK = 64

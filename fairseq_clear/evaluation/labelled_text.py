@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from fairseq_clear.evaluation.classifiers import Rows
     from fairseq_clear.evaluation.encoders import Encoder
 
-__all__ = ["REMOVALS", "STRENGTHS", "LabelScore", "LabelledText", "evaluate_labelled", "read_labelled"]
-
 STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0)  # inverse regularisations C to choose from
 # Parts of a post of 20 Newsgroups -> scikit-learn's function that removes it, in scikit-learn's order.
 REMOVALS = {

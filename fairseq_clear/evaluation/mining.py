@@ -16,8 +16,6 @@ from fairseq_clear.files import hash_files
 from fairseq_clear.models.encoding import Floats
 from fairseq_clear.text.sentence_folders import DOCUMENT, QUERY, prompt_for
 
-__all__ = ["MinedNegatives", "mine_negatives"]
-
 
 @dataclass(frozen=True)
 class MinedNegatives:

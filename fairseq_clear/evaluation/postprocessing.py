@@ -26,8 +26,6 @@ from torch import Tensor, nn
 from fairseq_clear.errors import UserError, one_line
 from fairseq_clear.files import write_errors, write_whole
 
-__all__ = ["ActNorm", "Coupling", "Flow", "Whitening", "first_dimensions", "fit_flow", "load_flow", "save_flow"]
-
 Floats = npt.NDArray[np.float32]
 SHORTEST = 1e-8  # norm below which a vector counts as zero
 FLOW_FORMAT = 1

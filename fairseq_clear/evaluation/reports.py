@@ -8,8 +8,6 @@ from typing import Any
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import versions, write_json
 
-__all__ = ["REPORT_FORMAT", "Report", "Row", "check_seeds"]
-
 REPORT_FORMAT = 1
 WIDE = 10  # with more columns than this, the table is transposed
 

@@ -18,8 +18,6 @@ from fairseq_clear.text.sentence_folders import DOCUMENT, QUERY, prompt_for
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-__all__ = ["Nearest", "bootstrap", "evaluate_retrieval", "score_baseline", "score_rankings", "search"]
-
 Doubles = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.int64]
 METRICS = ("MRR@10", "nDCG@10", "MAP@100", "recall@1", "recall@5", "recall@10", "recall@100")

@@ -19,16 +19,6 @@ from fairseq_clear.settings import check_settings, setting
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-__all__ = [
-    "MiningSettings",
-    "RetrievalData",
-    "read_beir",
-    "read_pairs",
-    "read_pairs_file",
-    "read_training_pairs",
-    "term_weights",
-]
-
 Pair = tuple[str, str]  # a query and its passage
 BM25_K1, BM25_B = 1.2, 0.75  # Lucene's defaults
 BASELINES = {

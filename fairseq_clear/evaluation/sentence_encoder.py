@@ -28,8 +28,6 @@ from fairseq_clear.text.data_folders import data_folders, load_tokenizer
 from fairseq_clear.text.sentence_folders import DOCUMENT, QUERY, prompt_for
 from fairseq_clear.text.tokenizers import Tokenizer
 
-__all__ = ["SentenceEncoder"]
-
 logger = logging.getLogger(__name__)
 
 # A larger share of unknown tokens means that the training text had another tokenizer.

@@ -33,8 +33,6 @@ from fairseq_clear.evaluation.senteval_data import (
 from fairseq_clear.evaluation.sts import evaluate_sts
 from fairseq_clear.evaluation.sts_data import StsData, is_present, read_sts
 
-__all__ = ["SentEvalResult", "evaluate_senteval", "find_tasks", "pair_features", "read_tasks"]
-
 Data = TaskData | Mapping[str, StsData] | StsData
 
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     Labels = npt.NDArray[np.int64]
 
-__all__ = ["Classifiers", "Split", "TaskData", "is_task_present", "read_task"]
-
 OPTIMIZERS = {"adam": "Adam", "rmsprop": "RMSprop", "sgd": "SGD"}  # flag -> class of torch.optim
 LATIN = "latin-1"
 ENTAILMENT = ("CONTRADICTION", "NEUTRAL", "ENTAILMENT")

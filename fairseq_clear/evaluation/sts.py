@@ -19,8 +19,6 @@ from fairseq_clear.evaluation.sts_data import (
     read_sts_file,
 )
 
-__all__ = ["StsScore", "UndefinedCorrelation", "evaluate_sts", "pearson", "read_sts_tasks", "spearman"]
-
 Doubles = npt.NDArray[np.float64]
 
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["Pairs", "StsData", "find_folder", "is_present", "read_sts", "read_sts_file"]
-
 # The subsets of each year in SentEval, which lacks SMT of STS13 because of its licence.
 STS_YEARS: dict[str, tuple[str, ...]] = {
     "STS12": ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),

@@ -7,8 +7,6 @@ from pathlib import Path
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import read_text_lines
 
-__all__ = ["Records", "read_log"]
-
 # fairseq/logging/progress_bar.py writes, after a header or none:
 #   json             {"epoch": 1, "update": 0.1, "loss": "4.2", ..., "num_updates": "10", ...}
 #                    {"epoch": 1, "valid_loss": "4.2", ..., "valid_num_updates": "10", ...}

@@ -18,17 +18,6 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.retrieval_data import Pair
 from fairseq_clear.files import write_json
 
-__all__ = [
-    "HeldOut",
-    "below_title",
-    "divide_pairs",
-    "find_titles",
-    "hold_out",
-    "read_documents",
-    "split_pairs",
-    "write_held_out",
-]
-
 MOST_TEST, MOST_DEV = 1000, 300
 # Passages that no query asks for, from training documents. With few of them, an encoder such as MiniLM finds nearly every
 # document by its title, and no change can be seen. For the same reason, a passage is only the beginning of a text.

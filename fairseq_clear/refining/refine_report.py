@@ -18,22 +18,6 @@ from fairseq_clear.files import versions, write_json
 from fairseq_clear.refining.holding_out import HARDER, QUESTION, HeldOut
 from fairseq_clear.refining.refine_settings import RefineSettings
 
-__all__ = [
-    "ASKED",
-    "Chosen",
-    "HALF",
-    "MRR",
-    "NOT_COMPARED",
-    "REPORT",
-    "RefineReport",
-    "SATURATED",
-    "choose_share",
-    "compare_retrieval",
-    "compare_sts",
-    "measure_drift",
-    "reciprocal_ranks",
-]
-
 REPORT = "report"  # .json, .md, .png
 FORMAT = 3
 HALF = 0.5  # share of the refined weights

@@ -17,8 +17,6 @@ from fairseq_clear.refining.refine_settings import RefineSettings
 from fairseq_clear.refining.refine_training import Training, train, training_flags
 from fairseq_clear.text.data_folders import load_tokenizer
 
-__all__ = ["Steps"]
-
 
 class Steps:
     """Runs the steps of a ``refine``: prints the command of each, and does not repeat one whose result exists.

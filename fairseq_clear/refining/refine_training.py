@@ -21,8 +21,6 @@ from fairseq_clear.processes import die_with_parent
 from fairseq_clear.refining.refine_settings import PAIR_RECIPE, PAIRS, RECIPES, RefineSettings
 from fairseq_clear.settings import flag_name
 
-__all__ = ["Training", "prepare_flags", "train", "training_flags"]
-
 WARMUP_SHARE = 0.1
 FRAME = 2  # <s> and </s>
 SECONDS_PER_LINE = 15

@@ -55,8 +55,6 @@ from fairseq_clear.text.data_folders import (
 )
 from fairseq_clear.text.sentence_folders import DOCUMENT, QUERY, find_prompt
 
-__all__ = ["Refined", "refine", "run_refine"]
-
 TRIAL_SHARE, SHORTEST_TRIAL = 0.2, 10  # updates of a trial
 FEWEST_TRIAL_PAIRS = 10  # that can tell recipes apart
 SHARES = (0.0, 0.25, HALF, 0.75, 1.0)  # of the refined weights in a merge with the untouched ones

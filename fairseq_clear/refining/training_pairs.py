@@ -26,8 +26,6 @@ from fairseq_clear.refining.holding_out import (
     write_held_out,
 )
 
-__all__ = ["divide_training_pairs", "read_rows", "write_rows"]
-
 ROWS = "pairs.jsonl"  # what is trained on: a list of query, passage and given negatives on each line
 FURTHER = "further.jsonl"  # documents without a title, among which hard negatives are found
 QUERY, PASSAGE, NEGATIVE = "query", "passage", "negative"  # names of the files of rows
