@@ -7,7 +7,7 @@ merge; the test queries compare encoders.
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
@@ -62,16 +62,15 @@ def hold_out(text: Path, folder: Path, share: float, seed: int) -> HeldOut:
     Raises:
         UserError: the text is a single document.
     """
-    lengths, titled, hashes = _survey(text)
-    count = min(max(FEWEST_HELD_OUT, round(share * len(lengths))), MOST_DEV + MOST_TEST, len(lengths) // 2)
-    order = np.random.default_rng(seed).permutation(len(lengths)).tolist()
+    documents, titled = _read_text(text)
+    order = np.random.default_rng(seed).permutation(len(documents)).tolist()
+    count = count_held_out(len(documents), share)
     chosen, others = order[:count], order[count : count + MOST_OTHERS]
+    copied = {tuple(documents[n]) for n in chosen}
+    held_out = {n for n, document in enumerate(documents) if tuple(document) in copied}
     dev_count = min(max(FEWEST, count // 2), count, MOST_DEV)
-    valid = sorted(chosen[:dev_count], key=lambda n: (n not in titled, -min(lengths[n], LONG)))[:MOST_VALID]
-    copied = {hashes[n] for n in chosen}
-    held_out = [n for n, one in enumerate(hashes) if one in copied]
-    documents = _divide(text, folder, valid=valid, held_out=held_out, wanted=[*chosen, *others])
     parts = {"dev": chosen[:dev_count], "test": chosen[dev_count:]}
+    _write_parts(folder, documents, titled, parts["dev"], held_out)
 
     def ask(passage: Callable[[Sequence[str]], str]) -> tuple[dict[str, list[Pair]], list[str]]:
         long = {name: [documents[n] for n in some if len(documents[n]) > 1] for name, some in parts.items()}
@@ -79,8 +78,12 @@ def hold_out(text: Path, folder: Path, share: float, seed: int) -> HeldOut:
         return pairs, [passage(documents[n]) for n in others]
 
     write_question(folder / HARDER, *ask(_middle))
-    left_out = len(held_out) - len(chosen)
-    return write_held_out(folder, *ask(_beginning), lengths, len(titled), left_out=left_out)
+    return write_held_out(folder, *ask(_beginning), documents, len(titled), left_out=len(held_out) - count)
+
+
+def count_held_out(total: int, share: float) -> int:
+    """How many of all documents or passages are held out for a share."""
+    return min(max(FEWEST_HELD_OUT, round(share * total)), MOST_DEV + MOST_TEST, total // 2)
 
 
 def _beginning(document: Sequence[str]) -> str:
@@ -107,12 +110,10 @@ def divide_pairs(pairs: list[Pair], text: Path, folder: Path, seed: int) -> Held
     """
     if len(pairs) < 2 * FEWEST:
         raise UserError(f"--pairs: {len(pairs)} pairs; give {2 * FEWEST} or more")
-    rng, (lengths, titled, _) = np.random.default_rng(seed), _survey(text)
+    rng, (documents, titled) = np.random.default_rng(seed), _read_text(text)
     divided, others = split_pairs(pairs, rng)
-    valid = sorted(rng.permutation(len(lengths)).tolist(), key=lambda n: (n not in titled, -min(lengths[n], LONG)))
-    valid = valid[: min(MOST_VALID, len(lengths) // 2)]
-    _divide(text, folder, valid=valid, held_out=valid, wanted=())
-    return write_held_out(folder, divided, others[:MOST_OTHERS], lengths, len(titled))
+    _write_parts(folder, documents, titled, rng.permutation(len(documents)).tolist())
+    return write_held_out(folder, divided, others[:MOST_OTHERS], documents, len(titled))
 
 
 def split_pairs(pairs: list[Pair], rng: np.random.Generator) -> tuple[dict[str, list[Pair]], list[str]]:
@@ -129,64 +130,52 @@ def split_pairs(pairs: list[Pair], rng: np.random.Generator) -> tuple[dict[str, 
     return divided, [passage for query, passage in pairs if not any(query in some for some in chosen.values())]
 
 
-def _survey(text: Path) -> tuple[list[int], set[int], list[int]]:
-    """Number of sentences, numbers of those with a title, and a hash of each document; UserError if there is only one."""
-    lengths: list[int] = []
-    hashes: list[int] = []
-
-    def documents() -> Iterator[list[str]]:
-        for document in read_documents(text):
-            lengths.append(len(document))
-            hashes.append(hash(tuple(document)))
-            yield document
-
-    titled = find_titles(documents())
-    if len(lengths) < 2:
+def _read_text(text: Path) -> tuple[list[list[str]], set[int]]:
+    """The documents, and the numbers of those with a title; UserError if there is only one document."""
+    documents = read_documents(text)
+    if len(documents) < 2:
         raise UserError(
-            f"the text is one document of {sum(lengths)} sentences, and some documents must be held out; put a blank line "
+            f"the text is one document of {len(documents[0])} sentences, and some documents must be held out; put a blank line "
             "between documents, or add --document-start . if every line stands for itself"
         )
-    return lengths, titled, hashes
+    return documents, find_titles(documents)
 
 
-def find_titles(documents: Iterable[Sequence[str]]) -> set[int]:
+def find_titles(documents: Sequence[Sequence[str]]) -> set[int]:
     """Numbers of the documents whose first sentence is a title: short, followed by others, and of no other document.
 
     Numbers are not compared, so that lines such as "Page 3 of 20" are found to be no titles.
     """
-    first_lines = [
-        hash(re.sub(r"\d+", "0", document[0]))
+    first_lines = {
+        n: re.sub(r"\d+", "0", document[0])
+        for n, document in enumerate(documents)
         if len(document) > 1 and len(document[0].split()) <= MOST_TITLE_WORDS
-        else None
-        for document in documents
-    ]
-    counts = Counter(first_lines)
-    return {n for n, line in enumerate(first_lines) if line is not None and counts[line] == 1}
+    }
+    counts = Counter(first_lines.values())
+    return {n for n, line in first_lines.items() if counts[line] == 1}
 
 
-def _divide(
-    text: Path, folder: Path, *, valid: Sequence[int], held_out: Sequence[int], wanted: Iterable[int]
-) -> dict[int, list[str]]:
-    """Write train.txt, without the documents ``held_out``, and valid.txt; return the documents ``wanted`` by number."""
-    found: dict[int, list[str]] = {}
-    for_valid, held, kept = set(valid), set(held_out), set(wanted)
-    with (
-        open(folder / "train.txt", "w", encoding="utf-8") as train,
-        open(folder / "valid.txt", "w", encoding="utf-8") as validation,
-    ):
-        for number, document in enumerate(read_documents(text)):
-            if number in kept:
-                found[number] = document
-            if number in for_valid or number not in held:
-                (validation if number in for_valid else train).write("\n".join(document) + "\n\n")
-    return found
+def _write_parts(
+    folder: Path,
+    documents: Sequence[Sequence[str]],
+    titled: set[int],
+    candidates: Iterable[int],
+    held_out: Collection[int] = (),
+) -> None:
+    """Write valid.txt, a few of the candidates, and train.txt, the documents that are neither there nor held out."""
+    wanted = sorted(candidates, key=lambda n: (n not in titled, -min(len(documents[n]), LONG)))
+    valid = sorted(wanted[: min(MOST_VALID, len(documents) // 2)])
+    left_out = {*valid, *held_out}
+    for name, numbers in (("valid", valid), ("train", [n for n in range(len(documents)) if n not in left_out])):
+        text = "".join("\n".join(documents[n]) + "\n\n" for n in numbers)
+        (folder / f"{name}.txt").write_text(text, encoding="utf-8")
 
 
 def write_held_out(
     folder: Path,
     asked: dict[str, list[Pair]],
     further: Iterable[str],
-    lengths: list[int],
+    documents: Sequence[Sequence[str]],
     titled: int,
     **counted: int,
 ) -> HeldOut:
@@ -195,8 +184,8 @@ def write_held_out(
     if enough:
         write_question(folder / QUESTION, asked, further)
     sizes = {name: len({query for query, _ in some}) if enough else 0 for name, some in asked.items()}
-    long_documents = sum(length > 1 for length in lengths)
-    counts = HeldOut(len(lengths), long_documents, titled, sizes["dev"], sizes["test"], **counted)
+    long_documents = sum(len(document) > 1 for document in documents)
+    counts = HeldOut(len(documents), long_documents, titled, sizes["dev"], sizes["test"], **counted)
     write_json(folder / COUNTS, asdict(counts), flag="--dest")
     return counts
 
@@ -221,9 +210,8 @@ def write_question(folder: Path, asked: dict[str, list[Pair]], further: Iterable
                 file.write(json.dumps({"_id": f"{letter}{number}", "text": text}, ensure_ascii=False) + "\n")
 
 
-def read_documents(text: Path) -> Iterator[list[str]]:
-    """Yield the sentences of each document of canonical text."""
+def read_documents(text: Path) -> list[list[str]]:
+    """The sentences of each document of canonical text."""
     with open(text, encoding="utf-8") as lines:
-        for is_document, group in groupby((line.rstrip("\n") for line in lines), bool):
-            if is_document:
-                yield list(group)
+        groups = groupby((line.rstrip("\n") for line in lines), bool)
+        return [list(group) for is_document, group in groups if is_document]

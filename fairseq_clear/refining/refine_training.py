@@ -1,4 +1,4 @@
-"""The training that ``refine`` starts: the flags of fairseq-train and prepare, and a child process whose log is read."""
+"""The training that ``refine`` starts: the flags of fairseq-train, and a child process whose log is read."""
 
 import json
 import math
@@ -8,7 +8,7 @@ import shlex
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,8 @@ import fairseq_clear
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import write_errors
 from fairseq_clear.output_folder import signals_raise
-from fairseq_clear.preparation.prepare_settings import PrepareSettings
 from fairseq_clear.processes import die_with_parent
 from fairseq_clear.refining.refine_settings import PAIR_RECIPE, PAIRS, RECIPES, RefineSettings
-from fairseq_clear.settings import flag_name
 
 WARMUP_SHARE = 0.1
 FRAME = 2  # <s> and </s>
@@ -69,16 +67,6 @@ def training_flags(training: Training, settings: RefineSettings, device: str) ->
     return [*map(str, flags), *settings.training_flags]
 
 
-def prepare_flags(options: dict[str, Any]) -> list[Any]:
-    """Return the arguments of ``fairseq-clear prepare`` that set these fields of PrepareSettings."""
-    flags, words = {item.name: flag_name(item) for item in fields(PrepareSettings)}, []
-    for name, value in options.items():
-        words.append(flags[name])
-        several = value if isinstance(value, tuple) else (value,)
-        words += ["=".join(map(str, one)) if isinstance(one, tuple) else one for one in several]
-    return words
-
-
 def train(training: Training, flags: list[str], title: str) -> list[dict[str, Any]]:
     """Run fairseq-train, or resume it, and print its progress every few seconds.
 
@@ -112,7 +100,9 @@ def train(training: Training, flags: list[str], title: str) -> list[dict[str, An
             for line in process.stdout:
                 log.write(line)
                 if match := RECORD.search(line):
-                    records.append(_read(match[1], match[2]))
+                    values = {name.removeprefix("valid_"): value for name, value in json.loads(match[2]).items()}
+                    numbers = {name: float(values[name]) for name in NUMBERS if name in values}
+                    records.append({**numbers, "part": match[1], "read_at": time.monotonic()})
                     if match[1] == "valid" or records[-1]["read_at"] - last > SECONDS_PER_LINE:
                         last = records[-1]["read_at"]
                         print(f"{title}: {_describe(records, training.updates)}", flush=True)
@@ -125,16 +115,6 @@ def train(training: Training, flags: list[str], title: str) -> list[dict[str, An
         message = re.sub(r"^.*?\| (?:ERROR|WARNING|INFO) \| [\w.]+ \| ", "", lines[-1])
         raise UserError(f"fairseq-train ended with status {process.returncode}: {message[:400]} (log: {path})")
     return records
-
-
-def _read(part: str, text: str) -> dict[str, Any]:
-    """A record of the log; of a validation, without ``valid_`` in the names."""
-    values = {name.removeprefix("valid_"): value for name, value in json.loads(text).items()}
-    return {
-        **{name: float(values[name]) for name in NUMBERS if name in values},
-        "part": part,
-        "read_at": time.monotonic(),
-    }
 
 
 def _describe(records: list[dict[str, Any]], updates: int) -> str:

@@ -13,13 +13,11 @@ from fairseq_clear.evaluation.mining import mine_negatives
 from fairseq_clear.evaluation.retrieval_data import MiningSettings, Pair
 from fairseq_clear.output_folder import output_folder
 from fairseq_clear.refining.holding_out import (
-    FEWEST_HELD_OUT,
-    MOST_DEV,
     MOST_OTHERS,
-    MOST_TEST,
     MOST_VALID,
     HeldOut,
     below_title,
+    count_held_out,
     find_titles,
     read_documents,
     split_pairs,
@@ -57,8 +55,7 @@ def divide_training_pairs(
     held, negatives, rng = len(rows), min(len(row) - 2 for row in rows), np.random.default_rng(seed)
     if judged is None:
         passages = list(dict.fromkeys(row[1] for row in rows))
-        count = min(max(FEWEST_HELD_OUT, round(share * len(passages))), MOST_DEV + MOST_TEST, len(passages) // 2)
-        chosen = {passages[n] for n in rng.permutation(len(passages))[:count]}
+        chosen = {passages[n] for n in rng.permutation(len(passages))[: count_held_out(len(passages), share)]}
         asked = {row[0] for row in rows if row[1] in chosen}
         judged = [(row[0], row[1]) for row in rows if row[0] in asked]
         held -= len(judged)
@@ -68,8 +65,8 @@ def divide_training_pairs(
     free_rows = [row for row in rows if taken.isdisjoint(map(_squeezed, row[:2]))]
     rows = [(*row[:2], *(text for text in row[2:] if _squeezed(text) not in taken)) for row in free_rows]
     left_out = held - len(rows)
-    documents = [] if text is None else list(read_documents(text))
-    titled, lengths = find_titles(documents), [len(document) for document in documents]
+    documents = [] if text is None else read_documents(text)
+    titled = find_titles(documents)
     # a passage of the comparison may be a whole document, or what is below its title
     free = [
         n
@@ -94,7 +91,7 @@ def divide_training_pairs(
     candidates = [*others, *further, *dict.fromkeys(row[1] for row in rows)]
     others = [candidates[n] for n in rng.permutation(len(candidates))[:MOST_OTHERS]]
     counted = {"pairs": len(rows), "left_out": left_out, "negatives": negatives}
-    return write_held_out(folder, divided, others, lengths, len(titled), **counted)
+    return write_held_out(folder, divided, others, documents, len(titled), **counted)
 
 
 def write_rows(folder: Path, dest: Path, load: Callable[[], Encoder], count: int, margin: float, device: str) -> None:
