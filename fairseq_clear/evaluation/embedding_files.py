@@ -67,11 +67,7 @@ class Sentences:
 
 
 def scan_sentences(path: Path, text_field: str = "text") -> Sentences:
-    """Count and hash the texts. Since this reads all of them, a malformed line is found before the first text is encoded.
-
-    Raises:
-        UserError: the file is unreadable or has no lines.
-    """
+    """Count and hash the texts. Since this reads all of them, a malformed line is found before the first text is encoded."""
     digest, count = hashlib.sha256(), 0
     for text in read_sentences(path, text_field):
         digest.update(text.encode() + b"\n")
@@ -107,11 +103,7 @@ def read_blocks(path: Path, text_field: str, numbers: Sequence[int]) -> Iterator
 
 
 def write_jsonl(stream: TextIO, path: Path, text_field: str, sentences: Sentences, encode: Encode) -> EmbedReport:
-    """Write a line ``{"text": ..., "embedding": [...]}`` per text, with the shortest numbers that read back exactly.
-
-    Raises:
-        UserError: the input has changed since it was scanned.
-    """
+    """Write a line ``{"text": ..., "embedding": [...]}`` per text, with the shortest numbers that read back exactly."""
     total, dimension = EncodingCounts(), 0
     for _, texts in read_blocks(path, text_field, range(-(-sentences.count // BLOCK))):
         vectors, counts = encode(texts)
@@ -147,9 +139,6 @@ def write_array(
         path, text_field, sentences: see ``read_sentences`` and ``scan_sentences``.
         settings, overwrite: what determines the vectors, see ``open_work``.
         dtype: float32; float16; or int8, with ``scales_file(output)``.
-
-    Raises:
-        UserError: the input has changed since it was scanned, a number does not fit the type, or as for ``open_work``.
     """
     record = {**settings, "input": asdict(sentences), "dimension": dimension, "block": BLOCK}
     with open_work(output, record, -(-sentences.count // BLOCK), workers, overwrite=overwrite) as work:

@@ -72,9 +72,6 @@ def curve_panels(logs: Mapping[str, Records]) -> Panels:
 
     Args:
         logs: name of a run -> its log, see ``training_log.read_log``.
-
-    Raises:
-        UserError: no log has any of the metrics.
     """
     panels: dict[str, dict[str, Points]] = {}
     for metric, (name, log) in product(METRICS, logs.items()):
@@ -114,9 +111,6 @@ def score_layers(encoder: "SentenceEncoder", pairs: Pairs, batch_size: int = 32)
 
     Returns:
         For each of LAYER_POOLINGS, Spearman's correlation x100 of every block (blocks,).
-
-    Raises:
-        UserError: a correlation is undefined.
     """
     import torch  # torch and fairseq take seconds to import
 
@@ -144,9 +138,6 @@ def map_pairs(encoder: Encoder, pairs: Pairs, count: int) -> Doubles:
 
     Returns:
         (2 count pairs, 2 texts, 2 coordinates), in descending order of the scores.
-
-    Raises:
-        UserError: too few pairs.
     """
     tsne = import_library("sklearn.manifold", "eval").TSNE(metric="cosine", perplexity=count / 2, random_state=1)
     scored = dict(zip(zip(pairs.first, pairs.second, strict=True), pairs.scores, strict=True))

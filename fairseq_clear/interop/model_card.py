@@ -54,9 +54,6 @@ def model_card(
     """Return the text of the card; arguments as for ``export``.
 
     The checkpoint is read again for the settings of its training.
-
-    Raises:
-        UserError: ``scores`` is not a report of fairseq-clear.
     """
     args, window = loaded.model.args, window_of(loaded.model)
     use = USE[form].replace("states =", f"{GLOBAL}states =") if window else USE[form]

@@ -35,9 +35,6 @@ def write_tokenizer(
             from Hugging Face keeps its own ids.
         positions: maximum number of tokens of a text.
         has_segments: whether the model has segment embeddings.
-
-    Raises:
-        UserError: the tokenizer cannot be written exactly.
     """
     if isinstance(tokenizer, HfTokenizer):
         special = tokenizer.special
@@ -112,11 +109,7 @@ def _check_pieces(path: object, pieces: Iterable[str], symbols: list[str], examp
 
 
 def _read_model(path: Path) -> Any:
-    """Read the ``ModelProto`` of a sentencepiece ``.model`` file.
-
-    Raises:
-        UserError: Hugging Face's tokenizers have no exact counterpart of the model, or protobuf is not installed.
-    """
+    """Read the ``ModelProto`` of a sentencepiece ``.model`` file."""
     proto = import_library("sentencepiece.sentencepiece_model_pb2").ModelProto()
     proto.ParseFromString(path.read_bytes())
     trainer = proto.trainer_spec

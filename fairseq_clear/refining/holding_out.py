@@ -58,9 +58,6 @@ def hold_out(text: Path, folder: Path, share: float, seed: int) -> HeldOut:
         folder: exists already.
         share: of the documents to hold out.
         seed: of the choice.
-
-    Raises:
-        UserError: the text is a single document.
     """
     documents, titled = _read_text(text)
     order = np.random.default_rng(seed).permutation(len(documents)).tolist()
@@ -103,11 +100,7 @@ def _middle(document: Sequence[str]) -> str:
 
 
 def divide_pairs(pairs: list[Pair], text: Path, folder: Path, seed: int) -> HeldOut:
-    """As ``hold_out`` for given pairs, see ``split_pairs``; documents are held out for the validation loss alone.
-
-    Raises:
-        UserError: there are fewer than four pairs.
-    """
+    """As ``hold_out`` for given pairs, see ``split_pairs``; documents are held out for the validation loss alone."""
     if len(pairs) < 2 * FEWEST:
         raise UserError(f"--pairs: {len(pairs)} pairs; give {2 * FEWEST} or more")
     rng, (documents, titled) = np.random.default_rng(seed), _read_text(text)

@@ -47,9 +47,6 @@ def divide_training_pairs(
         text: canonical text, or None.
         folder: exists already.
         share, seed: of the held-out passages.
-
-    Raises:
-        UserError: too few pairs are left to train on.
     """
     rows = list(dict.fromkeys(tuple(" ".join(part.split()) for part in row) for row in rows))
     held, negatives, rng = len(rows), min(len(row) - 2 for row in rows), np.random.default_rng(seed)
@@ -107,9 +104,6 @@ def write_rows(folder: Path, dest: Path, load: Callable[[], Encoder], count: int
         count: number of hard negatives of each pair.
         margin: see ``MiningSettings``.
         device: where to search.
-
-    Raises:
-        UserError: no pair has enough hard negatives.
     """
     rows = _read_lines(folder / ROWS)
     short = sum(len(row) - 2 < count for row in rows)

@@ -19,9 +19,6 @@ class BytePairs:
 
     All pieces of a word except the last end in ``@@``. A line of the file is ``left right count`` (fastBPE), or ``left right``
     below the first line ``#version: 0.2`` (subword-nmt).
-
-    Raises:
-        UserError: a line is not a merge, or the file holds no merge.
     """
 
     def __init__(self, path: Path) -> None:

@@ -70,11 +70,7 @@ def report_file(settings: TranslationSettings) -> Path:
 
 
 def check(settings: TranslationSettings) -> tuple[int, dict[str, Any]]:
-    """Check settings and input before a model is loaded; return the number of lines, and everything that determines the output.
-
-    Raises:
-        UserError: an error in settings, input, models or file names.
-    """
+    """Check settings and input before a model is loaded; return the number of lines, and all that determines the output."""
     check_settings(settings)
     for path in settings.files:
         check_output_file(path, overwrite=True)
@@ -94,11 +90,7 @@ def check(settings: TranslationSettings) -> tuple[int, dict[str, Any]]:
 
 
 def find_kind(model: Model) -> type[Translator]:
-    """Return the translator class that can load a model.
-
-    Raises:
-        UserError: there is no model, or languages are given for a fairseq checkpoint.
-    """
+    """Return the translator class that can load a model."""
     path = Path(model.path)
     if (path / "model.bin").is_file():
         return CTranslate2Translator
