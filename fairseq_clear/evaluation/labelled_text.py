@@ -37,19 +37,13 @@ class LabelledText:
 
 @dataclass(frozen=True)
 class LabelScore:
-    """Scores (x100) on the texts of the test split, or of one fold.
-
-    Attributes:
-        f1: label -> F1; ``macro_f1`` is their mean.
-        strength: inverse regularisation C of the classifier.
-        train, test: number of texts.
-    """
+    """Scores (x100) on the texts of the test split, or of one fold."""
 
     accuracy: float
-    macro_f1: float
-    f1: Mapping[str, float]
-    strength: float
-    train: int
+    macro_f1: float  # mean of ``f1``
+    f1: Mapping[str, float]  # label -> F1
+    strength: float  # inverse regularisation C of the classifier
+    train: int  # number of texts, as ``test``
     test: int
 
 

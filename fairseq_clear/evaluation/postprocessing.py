@@ -54,13 +54,11 @@ def first_dimensions(vectors: Floats, dimension: int, name: str) -> Floats:
 class Whitening:
     """Whitening x -> (x - mu) W (Su et al. 2021, arXiv:2103.15316): the fitted vectors get mean 0, identity covariance.
 
-    Attributes:
-        mean: mu, (D,).
-        kernel: W = U Lambda^(-1/2), (D, k), where U Lambda U^T is the covariance, reduced to its k largest eigenvalues.
+    W is U Lambda^(-1/2), where U Lambda U^T is the covariance, reduced to its k largest eigenvalues.
     """
 
-    mean: npt.NDArray[np.float64]
-    kernel: npt.NDArray[np.float64]
+    mean: npt.NDArray[np.float64]  # mu, (D,)
+    kernel: npt.NDArray[np.float64]  # W, (D, k)
 
     @classmethod
     def fit(cls, vectors: npt.ArrayLike, dimensions: int | None = None) -> "Whitening":

@@ -20,43 +20,26 @@ def check_seeds(seeds: Sequence[int]) -> None:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a report: the scores of one encoder with one pooling.
+    """A row of a report: the scores of one encoder with one pooling."""
 
-    Attributes:
-        label: the encoder's name in the table.
-        scores: column -> score (shares x100); with several seeds, their mean.
-        encoder: description of the encoder, such as checkpoint, pooling and sizes.
-        deviations: column -> what follows ± in the table: the standard deviation over seeds (n - 1), or half the width of a
-            confidence interval; empty if neither is known.
-        details: further values for the JSON, such as both correlations, subsets, counts, chosen regularisation.
-    """
-
-    label: str
-    scores: Mapping[str, float]
-    encoder: Mapping[str, Any] = field(default_factory=dict)
+    label: str  # the encoder's name in the table
+    scores: Mapping[str, float]  # column -> score (shares x100); with several seeds, their mean
+    encoder: Mapping[str, Any] = field(default_factory=dict)  # description, such as checkpoint, pooling and sizes
+    # column -> what follows ± in the table: the deviation over seeds (n - 1), or half the width of a confidence interval
     deviations: Mapping[str, float] = field(default_factory=dict)
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)  # further values for the JSON, such as subsets and counts
 
 
 @dataclass(frozen=True)
 class Report:
-    """The report of an evaluation command: scores of all encoders, and how they were measured.
-
-    Attributes:
-        command: name of the command, such as ``sts``.
-        protocol: settings that change the scores, such as metric, aggregation and classifier.
-        data: task -> file -> SHA-256.
-        columns: names of the columns, in order.
-        rows: one for each encoder and pooling, in order.
-        seeds: empty if nothing is random.
-    """
+    """The report of an evaluation command: scores of all encoders, and how they were measured."""
 
     command: str
-    protocol: Mapping[str, Any]
-    data: Mapping[str, Mapping[str, str]]
+    protocol: Mapping[str, Any]  # settings that change the scores, such as metric, aggregation and classifier
+    data: Mapping[str, Mapping[str, str]]  # task -> file -> SHA-256
     columns: Sequence[str]
     rows: Sequence[Row]
-    seeds: Sequence[int] = ()
+    seeds: Sequence[int] = ()  # empty if nothing is random
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON values."""

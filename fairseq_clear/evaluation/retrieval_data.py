@@ -29,23 +29,17 @@ BASELINES = {
 
 @dataclass(frozen=True)
 class RetrievalData:
-    """Queries, passages, and which passages answer which query.
+    """Queries, passages, and which passages answer which query."""
 
-    Attributes:
-        name: of the data in reports.
-        queries, passages: Q and P texts.
-        relevant: for each query, number of a passage -> its gain, 1 or more. Numbers from P on are passages that were judged
-            but are not in the corpus: they count as relevant and are never found.
-        identical: for each query, the number of the passage with the query's id, or -1. BEIR does not count it as found.
-        hashes: file -> SHA-256.
-    """
-
-    name: str
-    queries: Sequence[str]
-    passages: Sequence[str]
+    name: str  # of the data in reports
+    queries: Sequence[str]  # Q
+    passages: Sequence[str]  # P
+    # For each query, number of a passage -> its gain, 1 or more. Numbers from P on are passages that were judged but are not in
+    # the corpus: they count as relevant and are never found.
     relevant: Sequence[Mapping[int, int]]
+    # for each query, the number of the passage with the query's id, or -1; BEIR does not count it as found
     identical: Sequence[int] = ()
-    hashes: Mapping[str, str] = field(default_factory=dict)
+    hashes: Mapping[str, str] = field(default_factory=dict)  # file -> SHA-256
 
     def describe(self) -> dict[str, Any]:
         """Counts for a report."""

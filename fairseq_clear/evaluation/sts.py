@@ -68,19 +68,13 @@ def _checked(x: npt.ArrayLike, y: npt.ArrayLike, where: str) -> tuple[Doubles, D
 
 @dataclass(frozen=True)
 class StsScore:
-    """Result of one task, correlations x100.
+    """Result of one task, correlations x100."""
 
-    Attributes:
-        spearman, pearson: correlations, aggregated over subsets.
-        pairs: number of scored pairs.
-        unscored: number of pairs without a gold score, which are left out.
-        subsets: name -> ``{"spearman", "pearson", "pairs"}``; an undefined correlation is None.
-    """
-
-    spearman: float
+    spearman: float  # aggregated over subsets, as ``pearson``
     pearson: float
-    pairs: int
-    unscored: int
+    pairs: int  # number of scored pairs
+    unscored: int  # number of pairs without a gold score, which are left out
+    # name -> ``{"spearman", "pearson", "pairs"}``; an undefined correlation is None
     subsets: Mapping[str, Mapping[str, float | int | None]]
 
 

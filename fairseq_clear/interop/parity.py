@@ -40,19 +40,12 @@ SAMPLES = (
 
 @dataclass(frozen=True)
 class Parity:
-    """Largest absolute differences of two encoders, over all layers, tokens and sample texts.
+    """Largest absolute differences of two encoders, over all layers, tokens and sample texts."""
 
-    Attributes:
-        hidden_states: difference of hidden states; None if they were not compared.
-        embeddings: difference of text vectors.
-        against: name of the other encoder.
-        hint: a reason why they may differ.
-    """
-
-    hidden_states: float | None
+    hidden_states: float | None  # None if they were not compared
     embeddings: float
-    against: str
-    hint: str = ""
+    against: str  # name of the other encoder
+    hint: str = ""  # a reason why they may differ
 
     def summary(self) -> str:
         """Describe the differences in one line."""

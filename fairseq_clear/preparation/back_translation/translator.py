@@ -25,17 +25,11 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 @dataclass(frozen=True)
 class Translation:
-    """The translation of a text.
+    """The translation of a text."""
 
-    Attributes:
-        text: empty if the text could not be translated.
-        is_cut: whether it was cut off at the maximum length.
-        unknown: number of source tokens that the model does not know.
-    """
-
-    text: str
-    is_cut: bool = False
-    unknown: int = 0
+    text: str  # empty if the text could not be translated
+    is_cut: bool = False  # at the maximum length
+    unknown: int = 0  # number of source tokens that the model does not know
 
 
 class Translator(ABC):
