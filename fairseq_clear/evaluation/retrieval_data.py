@@ -5,7 +5,7 @@ Importable without torch, like the settings of the mining of hard negatives at t
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -142,15 +142,10 @@ def _read_rows(path: Path, *, most: int | None) -> list[tuple[str, ...]]:
     return rows
 
 
-def pairs_of_documents(documents: Iterable[Sequence[str]]) -> Iterator[Pair]:
-    """Yield the first sentence of each document with the rest. A document of one sentence has no pair."""
-    yield from ((sentences[0], " ".join(sentences[1:])) for sentences in documents if len(sentences) > 1)
-
-
 def data_of_documents(
-    pairs: Iterable[Pair], hashes: Mapping[str, str], *, count: int | None = None, seed: int = 0
+    documents: Iterable[Sequence[str]], hashes: Mapping[str, str], *, count: int | None = None, seed: int = 0
 ) -> RetrievalData:
-    """Make the data of the pairs of documents, without a pair whose query or passage occurred before.
+    """Make a pair of the first sentence of each document and the rest, without texts that occurred in a pair before.
 
     Args:
         count: maximum number of pairs, drawn with ``seed`` and kept in their order (default: all).
@@ -159,10 +154,12 @@ def data_of_documents(
 
     seen: set[str] = set()
     unique = []
-    for pair in pairs:
-        if seen.isdisjoint(pair):
-            unique.append(pair)
-        seen.update(pair)
+    for first, *rest in documents:
+        if rest:
+            pair = first, " ".join(rest)
+            if seen.isdisjoint(pair):
+                unique.append(pair)
+            seen.update(pair)
     if len(unique) < 2:
         raise UserError(
             f"--documents: {len(unique)} of them have a sentence and more text after it, and retrieval needs two; "
