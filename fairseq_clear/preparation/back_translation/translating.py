@@ -4,10 +4,10 @@ import json
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from fairseq_clear.preparation.back_translation.translation_report import build_
 from fairseq_clear.preparation.back_translation.translation_settings import MODEL, Model, TranslationSettings
 from fairseq_clear.preparation.back_translation.translator import Translator, clean_line, mix
 from fairseq_clear.settings import check_settings
-from fairseq_clear.shared_work import Work, Workers, join_workers, open_work
+from fairseq_clear.shared_work import Work, Workers, join_workers, open_work, take_blocks
 
 
 def translate_file(settings: TranslationSettings, workers: Workers | None = None) -> dict[str, Any] | None:
@@ -107,14 +107,6 @@ def find_kind(model: Model) -> type[Translator]:
     raise UserError(f"{model.where}: holds no model; give {MODEL}")
 
 
-def read_chunks(path: Path, chunk_lines: int, chunks: Sequence[int]) -> Iterator[tuple[int, list[str]]]:
-    """Yield the index and the lines of each chunk in ``chunks`` (ascending indices)."""
-    lines, done = (line for _, line in read_whole_lines(path, allow_nul=True)), 0
-    for chunk in chunks:
-        yield chunk, list(islice(lines, (chunk - done) * chunk_lines, (chunk - done + 1) * chunk_lines))
-        done = chunk + 1
-
-
 def _translate_chunks(settings: TranslationSettings, work: Work) -> None:
     """Translate and store the chunks of this worker."""
     models = [find_kind(model)(model, choose_device(settings.device)) for model in settings.models]
@@ -132,7 +124,8 @@ def _translate_chunks(settings: TranslationSettings, work: Work) -> None:
     pause = 0.1 if sys.stderr.isatty() else 60.0  # seconds between two updates of the progress bar
     bar = tqdm(total=len(work.own), unit=" chunks", mininterval=pause, delay=pause, disable=work.workers.rank > 0)
     with bar:
-        for chunk, lines in read_chunks(settings.input, settings.chunk_lines, work.own):
+        all_lines = (line for _, line in read_whole_lines(settings.input, allow_nul=True))
+        for chunk, lines in take_blocks(all_lines, settings.chunk_lines, work.own):
             work.finish(chunk, translate_chunk(settings, models, chunk, lines))
             bar.update()
 
