@@ -46,18 +46,12 @@ class HeldOut:
 
 
 def hold_out(text: Path, folder: Path, share: float, seed: int) -> HeldOut:
-    """Write train.txt, valid.txt, the question and, last, counts.json to ``folder``.
+    """Write train.txt, valid.txt, the question and, last, counts.json to ``folder``, from canonical text.
 
     A query is the first sentence of a held-out document; the passage that it must find is the first BEGIN_WORDS words of the
     rest of the document. Half of the held-out documents, at most MOST_DEV, are dev, the others test. Up to MOST_OTHERS
     training documents give further passages. In the harder question, a passage is the sentence in the middle of the rest.
     Copies of held-out documents are not trained on.
-
-    Args:
-        text: canonical text, as ``prepare --text-only`` writes it.
-        folder: exists already.
-        share: of the documents to hold out.
-        seed: of the choice.
     """
     documents, titled = _read_text(text)
     order = np.random.default_rng(seed).permutation(len(documents)).tolist()
@@ -112,8 +106,7 @@ def divide_pairs(pairs: list[Pair], text: Path, folder: Path, seed: int) -> Held
 def split_pairs(pairs: list[Pair], rng: np.random.Generator) -> tuple[dict[str, list[Pair]], list[str]]:
     """Divide pairs by their queries: a fifth of them, at most MOST_DEV, are dev, MOST_TEST or fewer others test.
 
-    Returns:
-        The pairs of dev and test, and the passages of the other pairs.
+    Also returns the passages of the other pairs.
     """
     queries = list(dict.fromkeys(query for query, _ in pairs))
     count = min(max(FEWEST, len(queries) // 5), MOST_DEV)

@@ -72,11 +72,6 @@ def train(training: Training, flags: list[str], title: str) -> list[dict[str, An
 
     If this process is interrupted, fairseq-train is asked to stop and its end is awaited; if it is killed, so is fairseq-train.
 
-    Args:
-        training: names the log.
-        flags: see ``training_flags``.
-        title: begins the lines of progress.
-
     Returns:
         The records of fairseq's log, in order: its NUMBERS, ``part`` (train_inner or valid), and ``read_at``, in seconds.
 

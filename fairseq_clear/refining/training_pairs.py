@@ -45,8 +45,6 @@ def divide_training_pairs(
         rows: query, passage and hard negatives of each pair; equal ones count once.
         judged: pairs to compare by; None holds out a share of the passages, with all pairs of their queries.
         text: canonical text, or None.
-        folder: exists already.
-        share, seed: of the held-out passages.
     """
     rows = list(dict.fromkeys(tuple(" ".join(part.split()) for part in row) for row in rows))
     held, negatives, rng = len(rows), min(len(row) - 2 for row in rows), np.random.default_rng(seed)
@@ -95,15 +93,13 @@ def write_rows(folder: Path, dest: Path, load: Callable[[], Encoder], count: int
     """Write query.txt, passage.txt, negative1.txt and so on to ``dest``: line n of each belongs to one pair.
 
     The given hard negatives of a pair come first. Where they are too few, others are mined among the passages of all pairs and
-    the documents without a title. Pairs for which too few are found are left out, and counted.
+    the documents without a title. Pairs for which too few are found are left out.
 
     Args:
         folder: of ``divide_training_pairs``.
-        dest: folder to create.
         load: returns the encoder that mines.
         count: number of hard negatives of each pair.
         margin: see ``MiningSettings``.
-        device: where to search.
     """
     rows = _read_lines(folder / ROWS)
     short = sum(len(row) - 2 < count for row in rows)
