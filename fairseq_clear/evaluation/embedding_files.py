@@ -126,7 +126,6 @@ def write_array(
     converts them at the end: the scales of int8 depend on all vectors.
 
     Args:
-        output: the ``.npy`` file, which worker 0 puts in place when all blocks are done.
         path, text_field, sentences: see ``read_sentences`` and ``scan_sentences``.
         settings, overwrite: what determines the vectors, see ``open_work``.
         dtype: float32; float16; or int8, with ``scales_file(output)``.

@@ -83,19 +83,13 @@ class CachedEncoder:
         return dict(getattr(self.encoder, "prompts", None) or {})
 
     def encode(self, sentences: Sequence[str], batch_size: int | None = None, prompt: str | None = None) -> Floats:
-        """Return vectors (N, D) in float32.
+        """Return vectors (N, D) in float32 of one or more texts.
 
         Args:
-            sentences: N texts.
             batch_size: overrides the constructor's batch size for this call.
             prompt: is put before each text (default: the encoder's default prompt, if it has one).
-
-        Raises:
-            UserError: no sentences, or the encoder does not return N finite vectors of the same dimension as before.
         """
         self.embed(sentences, batch_size, prompt)
-        if not sentences:
-            raise UserError(f"encoder {self.name}: the list of sentences is empty")
         vectors = np.stack([self._vectors[_key(text, prompt)] for text in sentences])  # (N, D)
         return vectors if self.transform is None else self.transform(vectors)
 

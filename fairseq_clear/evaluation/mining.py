@@ -73,14 +73,9 @@ def mine_negatives(
 
     Args:
         encoder: see ``encoders.Encoder``; a CachedEncoder is emptied.
-        pairs: queries and their passages; a query may have several.
         candidates: further texts; blank ones are ignored.
         settings: which candidates to choose (default: the nearest one).
         query_prefix, passage_prefix: are put before each query and each candidate (default: the encoder's prompts).
-
-    Raises:
-        UserError: settings contradict each other, the encoder does not return finite vectors of one dimension, or no pair has
-            enough negatives.
     """
     settings = settings or MiningSettings()
     settings.check()

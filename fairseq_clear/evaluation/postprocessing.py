@@ -222,15 +222,8 @@ def fit_flow(
 ) -> Flow:
     """Fit a flow to vectors (N, D) of unlabelled sentences by maximum likelihood, with Adam, in float32 on the CPU.
 
-    Args:
-        steps, width: see ``Flow``.
-        epochs: passes over the vectors (paper: 1).
-        learning_rate: of Adam (paper: 1e-3).
-        seed: of the permutations, the weights and the order of the vectors.
-        on_batch: called after each update with the number of its vectors.
-
-    Raises:
-        UserError: fewer than two vectors, fewer than two dimensions, or the likelihood becomes NaN or infinite.
+    The defaults are the paper's. ``seed`` determines the permutations, weights and order of the vectors; ``on_batch`` is
+    called after each update with the number of its vectors.
     """
     rows = torch.from_numpy(np.array(vectors, np.float32))
     if len(rows) < 2:

@@ -43,16 +43,7 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON values."""
-        return {
-            "format": REPORT_FORMAT,
-            "command": self.command,
-            "protocol": dict(self.protocol),
-            "data": {task: dict(files) for task, files in self.data.items()},
-            "seeds": list(self.seeds),
-            "versions": versions(),
-            "columns": list(self.columns),
-            "rows": [asdict(row) for row in self.rows],
-        }
+        return {"format": REPORT_FORMAT, "versions": versions(), **asdict(self)}
 
     def table(self) -> str:
         """Format the report as an aligned table; ``*`` marks the best score of a column.

@@ -86,9 +86,7 @@ def search(
     nearest, first = Nearest(len(wanted), depth, device), 0
     for part in passages:
         if part.shape[1] != wanted.shape[1]:
-            raise UserError(
-                f"retrieval: vectors of passages have dimension {part.shape[1]}, those of queries {wanted.shape[1]}"
-            )
+            raise UserError(f"vectors of passages have dimension {part.shape[1]}, those of queries {wanted.shape[1]}")
         for begin in range(0, len(part), PASSAGES_PER_BLOCK):
             block = _unit(part[begin : begin + PASSAGES_PER_BLOCK], device)  # (P, D)
             for row in range(0, len(wanted), QUERIES_PER_BLOCK):

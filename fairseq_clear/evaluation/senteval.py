@@ -106,12 +106,7 @@ def evaluate_senteval(
     classifiers: Classifiers | None = None,
     seeds: Sequence[int] = (1111,),
 ) -> SentEvalResult:
-    """Train and test classifiers on an encoder's vectors.
-
-    Args:
-        classifiers: settings of the classifiers (default: SentEval's), see ``senteval_data.PRESETS``.
-        seeds: seeds of the classifiers, all different.
-    """
+    """Train and test classifiers (default: SentEval's, see ``senteval_data.PRESETS``) on an encoder's vectors."""
     check_seeds(seeds)
     cached, settings = CachedEncoder.of(encoder), classifiers or Classifiers()
     cached.embed([text for task in data.values() for part in _parts(task) for text in part.texts()])

@@ -37,10 +37,7 @@ def export(
     """Write the folder ``dest``, load it with the library of its format, and compare it with the checkpoint.
 
     Args:
-        checkpoint: checkpoint of clear_roberta, clear_hf or roberta.
-        data_bin: folder with its dict.txt.
-        dest, pooling, normalized, dimension, scores, overwrite: as the flags of ``fairseq-clear export``.
-        form: ``hf``, ``sentence-transformers`` or ``fairseq``.
+        form: ``hf``, ``sentence-transformers`` or ``fairseq``; others are as the flags of ``fairseq-clear export``.
         tokenizer: tokenizer of the data folder.
         key_encoder: export MoCo's key encoder instead of the query encoder.
 

@@ -64,14 +64,7 @@ def compare_hf(
 ) -> Parity:
     """Compare a checkpoint with a Hugging Face folder as transformers loads it, tokenizers included.
 
-    Args:
-        ours, tokenizer: the checkpoint, and the tokenizer of its data folder.
-        folder: folder with config.json, weights and tokenizer.
-        pooling: pooling of the embeddings; the mean is compared in place of one that is not of the last layer.
-        texts: texts to compare.
-
-    Raises:
-        UserError: a text is tokenized differently, or transformers cannot load the folder.
+    Embeddings have this pooling, or the mean in place of one that is not of the last layer.
     """
     pooling = pooling if pooling in POOLINGS else "mean"
     names, positions, pad = hf_ids(ours.dictionary, tokenizer), int(ours.model.max_positions()), ours.dictionary.pad()
@@ -119,12 +112,7 @@ def compare_sentence_transformers(
     *,
     texts: Sequence[str],
 ) -> Parity:
-    """Compare a checkpoint with a folder as sentence-transformers loads it, from text to embedding; see also ``compare_hf``.
-
-    Args:
-        normalized: whether the folder scales its vectors to length 1.
-        dimension: number of dimensions that the folder keeps; None for all.
-    """
+    """Compare a checkpoint with a folder as sentence-transformers loads it, from text to embedding."""
     library = import_library("sentence_transformers")
     texts = [text.strip() for text in texts]  # as the library does before version 6
     with quiet_transformers():

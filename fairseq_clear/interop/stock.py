@@ -83,13 +83,7 @@ def export_fairseq(loaded: LoadedModel, symbols: list[str], data_bin: Path, fold
 
 
 def compare_stock(loaded: LoadedModel, checkpoint: Path, folder: Path, hint: str = "") -> Parity:
-    """Compare a checkpoint with stock fairseq's model of the same weights, on random ids from the whole vocabulary.
-
-    Args:
-        loaded: the checkpoint as this plugin loads it.
-        checkpoint: file of stock roberta; the dict.txt is in ``folder``.
-        hint: a reason why they may differ.
-    """
+    """Compare a checkpoint with stock fairseq's model of the same weights, on random ids from the vocabulary in ``folder``."""
     state = read_checkpoint(str(checkpoint))
     settings = state["cfg"].model
     settings = dict(settings) if OmegaConf.is_config(settings) else vars(settings)

@@ -34,7 +34,6 @@ def write_tokenizer(
         symbols: symbols of the vocabulary in the order of fairseq's ids, which a new tokenizer has too. A tokenizer that came
             from Hugging Face keeps its own ids.
         positions: maximum number of tokens of a text.
-        has_segments: whether the model has segment embeddings.
     """
     if isinstance(tokenizer, HfTokenizer):
         special = tokenizer.special
