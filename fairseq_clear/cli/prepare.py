@@ -46,7 +46,7 @@ fairseq-clear prepare rte.txt --paraphrase de=rte.de.txt zh=rte.zh.txt --dest da
         report = write_text(self) if self.text_only else prepare(self)
         print(report.summary())
         # with --document-start . documents of one sentence are intended
-        if report.lengths.median == 1 and self.document_start != ".":
+        if 2 * report.lengths[1] > report.lengths.total() and self.document_start != ".":
             print(f"fairseq-clear prepare: warning: {self.dest}: {SHORT_DOCUMENTS}", file=sys.stderr)
         return 0
 

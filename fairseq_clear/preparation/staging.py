@@ -30,19 +30,9 @@ class DocumentLengths(Counter[int]):
         """Number of sentences in all documents."""
         return sum(length * count for length, count in self.items())
 
-    @property
-    def median(self) -> float:
-        """Median number of sentences of a document; 0 without documents."""
-        if not self:
-            return 0
-        lengths = sorted(self)
-        middle = ((self.total() - 1) // 2, self.total() // 2)
-        found = np.searchsorted(np.cumsum([self[length] for length in lengths]), middle, side="right")
-        return sum(lengths[index] for index in found) / 2
-
     def summary(self) -> str:
-        """Describe both counts and the median."""
-        return f"{self.total():,} documents, {self.sentences:,} sentences, median {self.median:g} a document"
+        """Describe both counts."""
+        return f"{self.total():,} documents, {self.sentences:,} sentences"
 
 
 @dataclass(frozen=True)
