@@ -27,7 +27,16 @@ from fairseq_clear.models.pretrained_encoder import read_stated
 from fairseq_clear.output_folder import EXPORT, check_destination, output_folder
 from fairseq_clear.preparation.prepare_settings import DocumentSettings, PrepareSettings
 from fairseq_clear.processes import locked
-from fairseq_clear.refining.holding_out import COUNTS, HARDER, HeldOut, divide_pairs, hold_out
+from fairseq_clear.refining.holding_out import (
+    COUNTS,
+    HARDER,
+    HeldOut,
+    divide_pairs,
+    divide_training_pairs,
+    hold_out,
+    read_rows,
+    write_rows,
+)
 from fairseq_clear.refining.refine_report import (
     ASKED,
     HALF,
@@ -42,7 +51,6 @@ from fairseq_clear.refining.refine_report import (
 from fairseq_clear.refining.refine_settings import AUTO, CLOZE, PAIRS, RECIPES, SIMCSE, TITLES, TRIALS, RefineSettings
 from fairseq_clear.refining.refine_steps import Steps
 from fairseq_clear.refining.refine_training import Training
-from fairseq_clear.refining.training_pairs import divide_training_pairs, read_rows, write_rows
 from fairseq_clear.settings import flag_name
 from fairseq_clear.tasks.run_record import content_hash
 from fairseq_clear.text.data_folders import CLEAR_JSON, DICTIONARY, read_clear_json, tokenizer_flags

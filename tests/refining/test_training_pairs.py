@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.retrieval_data import read_beir
-from fairseq_clear.refining.training_pairs import divide_training_pairs, write_rows
+from fairseq_clear.refining.holding_out import divide_training_pairs, write_rows
 from tests.conftest import run, sentences
 from tests.interop.folders import make_sentence_folder
 
