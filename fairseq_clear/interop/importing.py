@@ -63,8 +63,6 @@ def import_hf(
         task = SimpleNamespace(source_dictionary=dictionary, folder=temporary)
         if arch == ARCH:
             model, cfg, notes = _convert(source, dest, task, tokenizer, chosen, settings)
-            if pooling is None and stated is None:
-                notes.append(f"the folder has no pooling; {chosen} is used unless --pooling gives another")
         else:
             flags = {"encoder-from": str(source), "projection-layers": 0, "pooling": chosen}
             cfg, notes = settings_of(dest, "clear_lm", arch, flags), []
@@ -72,6 +70,8 @@ def import_hf(
             model = ClearHfModel.build_model(cfg.model, task)
             model.encoder.check()
             cfg.model.encoder_from = None
+        if pooling is None and stated is None:
+            notes.append(f"the folder has no pooling; {chosen} is used unless --pooling gives another")
         notes += _describe_settings(SentenceSettings(**cfg.model.sentence_settings))
         write_checkpoint(temporary / CHECKPOINT, cfg, model.state_dict(), hash_file(temporary / DICTIONARY))
         parity = compare_hf(load_model(temporary / CHECKPOINT, temporary), tokenizer, source, chosen)
