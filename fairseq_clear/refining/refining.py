@@ -49,8 +49,7 @@ from fairseq_clear.refining.refine_report import (
     reciprocal_ranks,
 )
 from fairseq_clear.refining.refine_settings import AUTO, CLOZE, PAIRS, RECIPES, SIMCSE, TITLES, TRIALS, RefineSettings
-from fairseq_clear.refining.refine_steps import Steps
-from fairseq_clear.refining.refine_training import Training
+from fairseq_clear.refining.refine_steps import Steps, Training
 from fairseq_clear.settings import flag_name
 from fairseq_clear.tasks.run_record import content_hash
 from fairseq_clear.text.data_folders import CLEAR_JSON, DICTIONARY, read_clear_json, tokenizer_flags

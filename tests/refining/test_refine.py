@@ -24,8 +24,7 @@ from fairseq_clear.processes import locked
 from fairseq_clear.refining.holding_out import HARDER, QUESTION, HeldOut
 from fairseq_clear.refining.refine_report import RefineReport, choose_share
 from fairseq_clear.refining.refine_settings import RefineSettings
-from fairseq_clear.refining.refine_steps import Steps
-from fairseq_clear.refining.refine_training import Training
+from fairseq_clear.refining.refine_steps import Steps, Training
 from fairseq_clear.refining.refining import WEIGHTS, _choose_question, _choose_recipe, refine, run_refine
 from tests import zygote
 from tests.conftest import ROOT, rejected, run, sentences
