@@ -30,6 +30,7 @@ Floats = npt.NDArray[np.float32]
 SHORTEST = 1e-8  # norm below which a vector counts as zero
 FLOW_FORMAT = 1
 STEPS, WIDTH = 9, 32  # of the paper's public code: 3 levels of 3 steps, hidden layers of 32
+BATCH = 32  # vectors of an update
 FIRST_ROWS = 8192  # vectors from which ActNorm is initialised
 NEW_WEIGHTS = 0.05  # standard deviation of new weights, Glow's
 FLAT = 1e-4  # share of the largest deviation below which a dimension has no variance
@@ -209,7 +210,6 @@ def fit_flow(
     steps: int = STEPS,
     width: int = WIDTH,
     epochs: int = 1,
-    batch_size: int = 32,
     learning_rate: float = 1e-3,
     seed: int = 1,
     on_batch: Callable[[int], object] | None = None,
@@ -227,7 +227,7 @@ def fit_flow(
     flow.initialise(rows[torch.randperm(len(rows), generator=generator)[:FIRST_ROWS]], seed)
     optimizer = torch.optim.Adam(flow.parameters(), lr=learning_rate)
     for _ in range(epochs):
-        for chosen in torch.randperm(len(rows), generator=generator).split(batch_size):
+        for chosen in torch.randperm(len(rows), generator=generator).split(BATCH):
             loss = -flow.log_likelihood(rows[chosen]).mean()
             if not math.isfinite(loss.item()):
                 raise UserError(f"flow: the likelihood became {-loss.item()}; give a smaller --lr")

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.sts_data import find_packed, read_columns
-from fairseq_clear.files import CorpusFile, hash_files, read_lines, read_whole_lines, record_texts
+from fairseq_clear.evaluation.sts_data import read_columns
+from fairseq_clear.files import COMPRESSIONS, CorpusFile, hash_files, read_lines, read_whole_lines, record_texts
 from fairseq_clear.libraries import import_library
 from fairseq_clear.settings import check_settings, setting
 
@@ -53,8 +53,7 @@ def read_beir(folder: Path, split: str = "test") -> RetrievalData:
 
     A passage is its title and its text, joined by a space. Queries without a line in the qrels are left out, as in BEIR.
     """
-    hint = "give a folder in BEIR's layout"
-    corpus, questions = (find_packed(name, folder, hint=hint) for name in ("corpus.jsonl", "queries.jsonl"))
+    corpus, questions = (_find_packed(folder, name) for name in ("corpus.jsonl", "queries.jsonl"))
     qrels = folder / "qrels" / f"{split}.tsv"
     if not qrels.is_file():
         splits = ", ".join(sorted(path.stem for path in qrels.parent.glob("*.tsv"))) or "none"
@@ -84,6 +83,15 @@ def read_beir(folder: Path, split: str = "test") -> RetrievalData:
         [number_of[name] if name in passages else -1 for name in judged],
         hash_files([corpus, questions, qrels]),
     )
+
+
+def _find_packed(folder: Path, name: str) -> Path:
+    """Find the file ``name``, or one with .gz or .xz."""
+    for suffix in ("", *COMPRESSIONS):
+        if (path := folder / f"{name}{suffix}").is_file():
+            return path
+    what = f"has no {name}, nor one with .gz or .xz" if folder.is_dir() else "no such folder"
+    raise UserError(f"--data {folder}: {what}; give a folder in BEIR's layout")
 
 
 def _read_texts(path: Path, names: Sequence[str]) -> dict[str, str]:

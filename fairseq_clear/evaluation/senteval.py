@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.classifiers import (
@@ -131,10 +130,12 @@ def _score(encoder: CachedEncoder, name: str, data: Data, classifiers: Classifie
         found = evaluate_sts(encoder, [data], aggregation="mean")[name]
         return Score(found.spearman, None, {"pearson": found.pearson})
     if not isinstance(data, TaskData):
-        splits = {split: _regression_rows(encoder, part) for split, part in data.items()}
-        return fit_relatedness(
-            splits["train"], splits["dev"], splits["test"], seed=seed, where=f"{encoder.name}, {name}"
-        )
+        splits = {}
+        for split, part in data.items():
+            (pairs,) = part.subsets.values()
+            features = pair_features(encoder.encode(pairs.first), encoder.encode(pairs.second))
+            splits[split] = features, pairs.scores
+        return fit_relatedness(**splits, seed=seed, where=f"{encoder.name}, {name}")
     settings = replace(classifiers, hidden=0) if name == "WordContent" else classifiers  # as SentEval does
     rows = {split: (_features(encoder, name, part), part.labels) for split, part in data.splits.items()}
     if "all" in rows:
@@ -150,11 +151,6 @@ def _features(encoder: CachedEncoder, name: str, split: Split) -> Floats:
     if split.second is None:
         return first
     return pair_features(first, encoder.encode(split.second), both=name == "SNLI")
-
-
-def _regression_rows(encoder: CachedEncoder, data: StsData) -> tuple[Floats, npt.NDArray[np.float64]]:
-    (pairs,) = data.subsets.values()
-    return pair_features(encoder.encode(pairs.first), encoder.encode(pairs.second)), pairs.scores
 
 
 def _parts(data: Data) -> list[TaskData | StsData]:

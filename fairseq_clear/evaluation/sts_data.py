@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import COMPRESSIONS, hash_files, read_text_lines
+from fairseq_clear.files import hash_files, read_text_lines
 
 if TYPE_CHECKING:
     import numpy as np
@@ -138,16 +138,6 @@ def find_folder(folder: str | Path, name: str) -> Path:
     return found
 
 
-def find_packed(name: str, *folders: Path, hint: str) -> Path:
-    """Find the file ``name``, or one with .gz or .xz, in the first of these folders that has it; UserError if none has."""
-    places = [folder / f"{name}{suffix}" for folder in folders for suffix in ("", *COMPRESSIONS)]
-    found = next((place for place in places if place.is_file()), None)
-    if found is None:
-        what = f"has no {name}, nor one with .gz or .xz" if folders[0].is_dir() else "no such folder"
-        raise UserError(f"--data {folders[0]}: {what}; {hint}")
-    return found
-
-
 def _read_subsets(name: str, files: Sequence[Path]) -> StsData:
     """Read the subsets of a year from the files of their texts and of their scores, in turn."""
     subsets, unscored = {}, 0
@@ -181,15 +171,13 @@ def _read_table(paths: Sequence[Path], *, columns: tuple[int, int, int], skip: i
     return _pairs(paths[-1], texts, scores)
 
 
-def read_score(path: Path, number: int, text: str, least: float = -math.inf, most: float = math.inf) -> float:
-    """Read the score of line ``number``; UserError if it is not a finite number in this range."""
+def read_score(path: Path, number: int, text: str) -> float:
+    """Read the score of line ``number``; UserError if it is not a finite number."""
     with suppress(ValueError):
-        score = float(text)
-        if math.isfinite(score) and least <= score <= most:
+        if math.isfinite(score := float(text)):
             return score
-    what = "a number" if math.isinf(most) else f"a number from {least:g} to {most:g}"
     hint = "; if this is a header, remove it" if number == 1 else ""
-    raise UserError(f"{path}:{number}: the score {text!r} is not {what}{hint}")
+    raise UserError(f"{path}:{number}: the score {text!r} is not a number{hint}")
 
 
 def _pairs(path: Path, texts: Sequence[tuple[str, ...]], scores: list[float]) -> Pairs:
