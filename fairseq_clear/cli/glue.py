@@ -37,9 +37,10 @@ class Text(Tasks):
         """Write a file for each task."""
         with write_errors(self.dest, "--dest"):
             self.dest.mkdir(parents=True, exist_ok=True)
-        for name in self.tasks:
-            path = self.dest / f"{name}.txt"
+        paths = {name: self.dest / f"{name}.txt" for name in self.tasks}
+        for path in paths.values():
             check_output_file(path, self.overwrite, flag="--dest")
+        for name, path in paths.items():
             columns, _, dropped = read_examples(self.glue_dir, GLUE_TASKS[name], "train")
             cleaned = (re.sub(r"[\0\r]", " ", text).strip() for row in zip(*columns, strict=True) for text in row)
             texts = list(filter(None, cleaned))
