@@ -135,7 +135,8 @@ def _score(encoder: CachedEncoder, name: str, data: Data, classifiers: Classifie
             (pairs,) = part.subsets.values()
             features = pair_features(encoder.encode(pairs.first), encoder.encode(pairs.second))
             splits[split] = features, pairs.scores
-        return fit_relatedness(**splits, seed=seed, where=f"{encoder.name}, {name}")
+        where = f"{encoder.name}, {name}"
+        return fit_relatedness(splits["train"], splits["dev"], splits["test"], seed=seed, where=where)
     settings = replace(classifiers, hidden=0) if name == "WordContent" else classifiers  # as SentEval does
     rows = {split: (_features(encoder, name, part), part.labels) for split, part in data.splits.items()}
     if "all" in rows:

@@ -112,9 +112,10 @@ def train(training: Training, flags: list[str], title: str) -> list[dict[str, An
                 if match := RECORD.search(line):
                     values = {name.removeprefix("valid_"): value for name, value in json.loads(match[2]).items()}
                     numbers = {name: float(values[name]) for name in NUMBERS if name in values}
-                    records.append({**numbers, "part": match[1], "read_at": time.monotonic()})
-                    if match[1] == "valid" or records[-1]["read_at"] - last > SECONDS_PER_LINE:
-                        last = records[-1]["read_at"]
+                    now = time.monotonic()
+                    records.append({**numbers, "part": match[1], "read_at": now})
+                    if match[1] == "valid" or now - last > SECONDS_PER_LINE:
+                        last = now
                         print(f"{title}: {_describe(records, training.updates)}", flush=True)
         except BaseException:
             process.terminate()  # fairseq-train saves after the update and exits
