@@ -8,11 +8,12 @@ import atexit
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -90,6 +91,14 @@ def gather_blocks(blocks: Sequence[T], compute: Callable[[T], R], workers: Worke
         own = blocks[first + workers.rank : first + workers.rank + 1]
         for results in workers.gather([compute(block) for block in own]):
             yield from results
+
+
+def take_blocks(items: Iterable[T], size: int, numbers: Sequence[int]) -> Iterator[tuple[int, list[T]]]:
+    """Yield number and items of the blocks with these ascending numbers; each block but the last has ``size`` items."""
+    left, done = iter(items), 0
+    for number in numbers:
+        yield number, list(islice(left, (number - done) * size, (number - done + 1) * size))
+        done = number + 1
 
 
 @dataclass(frozen=True)

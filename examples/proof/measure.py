@@ -45,7 +45,7 @@ from fairseq_clear.evaluation.sts_data import StsData
 from fairseq_clear.interop.merging import merge_checkpoints, merge_folders
 from fairseq_clear.refining.holding_out import read_documents
 from fairseq_clear.refining.refine_settings import PAIRS, RefineSettings
-from fairseq_clear.refining.refine_training import Training, train, training_flags
+from fairseq_clear.refining.refine_steps import Training, train, training_flags
 
 UNTOUCHED, MINED = "untouched", "titles, mined negatives"
 BATCH, LENGTH, RATE, TEMPERATURE, TIMED = 64, 128, 5e-5, 0.05, 10

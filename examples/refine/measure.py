@@ -53,7 +53,7 @@ from fairseq_clear.files import hash_file
 from fairseq_clear.interop.merging import merge_checkpoints
 from fairseq_clear.refining.holding_out import divide_pairs, hold_out, read_documents
 from fairseq_clear.refining.refine_settings import RECIPES, RefineSettings
-from fairseq_clear.refining.refine_training import Training, train, training_flags
+from fairseq_clear.refining.refine_steps import Training, train, training_flags
 
 UNTOUCHED = "untouched"
 TRAIN, TEST = 60, 30  # labelled texts of each class

@@ -28,7 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "show what a recipe's views look like as text, with what is deleted, moved or substituted marked",
     ),
     "embed": ("embed:Embed", "turn a text file into sentence vectors with a trained checkpoint"),
-    "flow": ("flow:FitFlow", "fit BERT-flow to sentence vectors, for --flow of embed, sts and other evaluations"),
+    "flow": ("embed:FitFlow", "fit BERT-flow to sentence vectors, for --flow of embed, sts and other evaluations"),
     "sts": ("evaluation:Sts", "correlate the cosine of sentence vectors with human similarity scores"),
     "retrieval": (
         "ranking:Retrieval",

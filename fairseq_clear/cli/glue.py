@@ -37,9 +37,10 @@ class Text(Tasks):
         """Write a file for each task."""
         with write_errors(self.dest, "--dest"):
             self.dest.mkdir(parents=True, exist_ok=True)
-        for name in self.tasks:
-            path = self.dest / f"{name}.txt"
+        paths = {name: self.dest / f"{name}.txt" for name in self.tasks}
+        for path in paths.values():
             check_output_file(path, self.overwrite, flag="--dest")
+        for name, path in paths.items():
             columns, _, dropped = read_examples(self.glue_dir, GLUE_TASKS[name], "train")
             cleaned = (re.sub(r"[\0\r]", " ", text).strip() for row in zip(*columns, strict=True) for text in row)
             texts = list(filter(None, cleaned))
@@ -111,9 +112,7 @@ class Run(Command):
         records = {name: read_record(self.data, name) for name in self.tasks}
         loaded = load_model(self.checkpoint, self.data / self.tasks[0] / "input0")
         if loaded.architecture == "clear_hf":
-            raise UserError(
-                f"{self.checkpoint}: is of clear_hf, which glue does not fine-tune; export it, and use transformers"
-            )
+            raise UserError(f"{self.checkpoint}: is of clear_hf, which glue does not fine-tune; export it")
         device = choose_device(self.device).type
         start: Any = (self.checkpoint, hash_file(self.checkpoint), loaded, device, self.precision)
         runs, results = [], []

@@ -57,9 +57,6 @@ def build_parser(command: str | None) -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. SIGTERM and SIGHUP raise SystemExit (128 + signal), so that the command removes its temporary files.
 
-    Args:
-        argv: the arguments after the program's name; ``sys.argv[1:]`` if None.
-
     Returns:
         The exit status: 0; 1 if ``doctor`` finds a problem; 2 for an error the user can fix; 130 for an interrupt.
     """

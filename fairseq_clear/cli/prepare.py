@@ -46,7 +46,7 @@ fairseq-clear prepare rte.txt --paraphrase de=rte.de.txt zh=rte.zh.txt --dest da
         report = write_text(self) if self.text_only else prepare(self)
         print(report.summary())
         # with --document-start . documents of one sentence are intended
-        if report.lengths.median == 1 and self.document_start != ".":
+        if 2 * report.lengths[1] > report.lengths.total() and self.document_start != ".":
             print(f"fairseq-clear prepare: warning: {self.dest}: {SHORT_DOCUMENTS}", file=sys.stderr)
         return 0
 
@@ -78,9 +78,7 @@ class Synonyms(Command):
         source = read_wordnet() if self.source == WORDNET else read_synonyms(Path(self.source))
         table = build_table(source.synonyms, tokenizer, symbols)
         if not len(table):
-            raise UserError(
-                f"--source {self.source}: none of its {len(source.synonyms)} words is in the vocabulary of {folder}"
-            )
+            raise UserError(f"--source {self.source}: none of its words is in the vocabulary of {folder}")
         vocabulary_hash = hash_file(folder / "dict.txt")
         save_synonyms(
             output, table, vocabulary_hash=vocabulary_hash, source=source.name, source_hash=source.content_hash

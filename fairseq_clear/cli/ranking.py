@@ -15,7 +15,6 @@ from fairseq_clear.evaluation.retrieval_data import (
     MiningSettings,
     RetrievalData,
     data_of_documents,
-    pairs_of_documents,
     read_beir,
     read_pairs,
     read_pairs_file,
@@ -92,8 +91,9 @@ fairseq-clear retrieval --pairs pairs.tsv --query-prefix "query: " --encoder che
             files = corpus_files(self.documents)
             # as prepare reads them, with an empty row between documents
             rows = groupby(TextSource(files, self).rows(), key=bool)
-            pairs = pairs_of_documents([row[0] for row in document] for is_text, document in rows if is_text)
-            data = data_of_documents(pairs, hash_files([file.path for file in files]), count=self.count, seed=self.seed)
+            documents = ([row[0] for row in document] for is_text, document in rows if is_text)
+            hashes = hash_files([file.path for file in files])
+            data = data_of_documents(documents, hashes, count=self.count, seed=self.seed)
         else:
             raise UserError("no data: give --data, --pairs or --documents")
         self.rows = [score_baseline(name, data, seed=self.seed) for name in self.baselines]

@@ -19,8 +19,8 @@ class TranslationCommand(Command, TranslationSettings):
 
     def run(self) -> int:
         """Translate and print the report, on the first process of torchrun."""
-        from fairseq_clear.preparation.back_translation.translating import translate_file  # importing fairseq is slow
-        from fairseq_clear.preparation.back_translation.translation_report import report_text
+        # importing fairseq is slow
+        from fairseq_clear.preparation.back_translation.translating import report_text, translate_file
 
         if report := translate_file(self):
             print(f"{report_text(report)}\ncomplete: {', '.join(map(str, self.files))}")

@@ -29,8 +29,6 @@ from fairseq_clear.text.vocabulary import load_dictionary
 
 patches.apply()
 
-__all__ = ["LoadedModel", "load_model", "strip_checkpoint"]
-
 logger = logging.getLogger(__name__)
 
 KEY_ENCODER = "key_encoder.encoder."
@@ -72,9 +70,7 @@ def load_model(checkpoint: str | Path, folder: Path, *, key_encoder: bool = Fals
     architecture = str(getattr(args, "_name", None) or getattr(args, "arch", None))
     kind: Any = ARCH_MODEL_REGISTRY.get(architecture) or MODEL_REGISTRY.get(architecture)
     if kind is None or not issubclass(kind, RobertaModel | ClearHfModel):
-        raise UserError(
-            f"{path}: its architecture {architecture} is not a RoBERTa or clear_hf; give a checkpoint of clear_* or roberta"
-        )
+        raise UserError(f"{path}: has the architecture {architecture}; give a checkpoint of clear_* or roberta")
     if not issubclass(kind, TextModel):
         args.pooling, args.projection_layers = STOCK_POOLING, 0
         logger.info("%s: a stock RoBERTa checkpoint has no pooling; using %s", path, STOCK_POOLING)
@@ -87,7 +83,7 @@ def load_model(checkpoint: str | Path, folder: Path, *, key_encoder: bool = Fals
     vocabulary_hash = hash_file(folder / DICTIONARY)
     trained_with = (state.get("task_state") or {}).get("vocabulary_hash", vocabulary_hash)
     if trained_with != vocabulary_hash:
-        raise UserError(_other_vocabulary(path, folder, f"hash {trained_with[:12]}", f"hash {vocabulary_hash[:12]}"))
+        raise _other_vocabulary(path, folder)
     dictionary = _dictionary(folder, len(weights[HF_PARTS[0] + "ids" if is_hf else EMBEDDING]), path)
     if POSITIONS in weights:
         # Under hydra max_positions may be unset. fairseq numbers positions from pad + 1, so the first rows are unused.
@@ -132,9 +128,7 @@ def _weights(state: dict[str, Any], path: Path) -> dict[str, Any]:
 def _take_key_encoder(weights: dict[str, Any], path: Path, backbone: str) -> None:
     keys = [key for key in weights if key.startswith(KEY_ENCODER)]
     if not keys:
-        raise UserError(
-            f"{path}: holds no key encoder, which only --criterion clear_moco trains; use the query encoder"
-        )
+        raise UserError(f"{path}: holds no key encoder, which only clear_moco trains; use the query encoder")
     tied = _tied(weights, backbone)
     for key in keys:
         weights[backbone + key.removeprefix(KEY_ENCODER)] = weights[key]
@@ -153,21 +147,17 @@ def _tied(weights: dict[str, Any], backbone: str) -> dict[str, str]:
 def _dictionary(folder: Path, rows: int, path: Path) -> Dictionary:
     """The dictionary of the checkpoint's task: masked_lm adds ``<mask>``, and clear_lm then ``<del>``."""
     dictionary = load_dictionary(folder / DICTIONARY)
-    known = len(dictionary)
     for symbol in ("<mask>", "<del>"):
         if len(dictionary) < rows and symbol not in dictionary:
             dictionary.add_symbol(symbol)
     if len(dictionary) != rows or "<mask>" not in dictionary:
-        found = f"{rows} entries including <mask> and perhaps <del>"
-        raise UserError(_other_vocabulary(path, folder, found, f"{known} before <mask>"))
+        raise _other_vocabulary(path, folder)
     return dictionary
 
 
-def _other_vocabulary(path: Path, folder: Path, trained: str, given: str) -> str:
-    return (
-        f"{path}: its vocabulary ({trained}) is not that of {folder / DICTIONARY} ({given}); give the data folder "
-        "it was trained on, or one made with its dict.txt"
-    )
+def _other_vocabulary(path: Path, folder: Path) -> UserError:
+    what = f"its vocabulary is not that of {folder / DICTIONARY}"
+    return UserError(f"{path}: {what}; give the data folder it was trained on, or one made with its dict.txt")
 
 
 def strip_checkpoint(source: Path, target: Path) -> int:

@@ -90,20 +90,12 @@ def _predict_labels(model: nn.Module, rows: Floats) -> Labels:
 
 @dataclass(frozen=True)
 class Score:
-    """Score of one task under one seed, x100; accuracies are rounded to two decimals, as in SentEval.
+    """Score of one task under one seed, x100; accuracies are rounded to two decimals, as in SentEval."""
 
-    Attributes:
-        test: accuracy on the test split, for nested cross-validation the mean over the folds; Spearman for SICK-R, STS-B and
-            STS12-16.
-        dev: score by which the classifier was chosen: accuracy, or Pearson for the regressors; None for STS12-16.
-        others: further scores: F1 of MRPC, Pearson and squared error of the regressors.
-        chosen: the chosen regularisation; one for each fold of nested cross-validation.
-    """
-
-    test: float
-    dev: float | None
-    others: Mapping[str, float] = field(default_factory=dict)
-    chosen: tuple[float, ...] = ()
+    test: float  # accuracy, of nested cross-validation the mean over the folds; Spearman for SICK-R, STS-B and STS12-16
+    dev: float | None  # by which the classifier was chosen: accuracy, or Pearson for the regressors; None for STS12-16
+    others: Mapping[str, float] = field(default_factory=dict)  # F1 of MRPC, Pearson and squared error of the regressors
+    chosen: tuple[float, ...] = ()  # regularisation; one for each fold of nested cross-validation
 
 
 def nested_cross_validate(rows: Rows, classes: int, settings: Classifiers, seed: int) -> Score:
@@ -213,9 +205,6 @@ def fit_relatedness(
     Training stops early on the dev split's Pearson correlation. The test score is Spearman's.
 
     Each split has features (N, D) and scores (N,).
-
-    Raises:
-        UserError: the regressor predicts the same number for all dev rows.
     """
 
     def dev_pearson(model: nn.Module) -> float:

@@ -3,10 +3,9 @@
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
@@ -16,9 +15,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.retrieval import search
 from fairseq_clear.files import CorpusFile, check_output_file, read_whole_lines, record_text, sync_folder, write_whole
 from fairseq_clear.models.encoding import EncodingCounts, Floats
-from fairseq_clear.shared_work import FINISHED, Workers, open_work
-
-__all__ = ["EmbedReport", "Sentences", "check_output", "read_sentences", "scan_sentences", "write_array", "write_jsonl"]
+from fairseq_clear.shared_work import FINISHED, Workers, open_work, take_blocks
 
 BLOCK = 10_000  # sentences that are sorted by length and encoded together
 FORMATS = (".npy", ".jsonl")
@@ -69,11 +66,7 @@ class Sentences:
 
 
 def scan_sentences(path: Path, text_field: str = "text") -> Sentences:
-    """Count and hash the texts. Since this reads all of them, a malformed line is found before the first text is encoded.
-
-    Raises:
-        UserError: the file is unreadable or has no lines.
-    """
+    """Count and hash the texts. Since this reads all of them, a malformed line is found before the first text is encoded."""
     digest, count = hashlib.sha256(), 0
     for text in read_sentences(path, text_field):
         digest.update(text.encode() + b"\n")
@@ -100,22 +93,10 @@ def check_output(path: Path, overwrite: bool) -> None:
         check_output_file(file, overwrite)
 
 
-def read_blocks(path: Path, text_field: str, numbers: Sequence[int]) -> Iterator[tuple[int, list[str]]]:
-    """Yield (number, texts) of the blocks with these ascending numbers; each but the last has BLOCK texts."""
-    texts, position = read_sentences(path, text_field), 0
-    for number in numbers:
-        begin, position = number * BLOCK - position, (number + 1) * BLOCK
-        yield number, list(islice(texts, begin, begin + BLOCK))
-
-
 def write_jsonl(stream: TextIO, path: Path, text_field: str, sentences: Sentences, encode: Encode) -> EmbedReport:
-    """Write a line ``{"text": ..., "embedding": [...]}`` per text, with the shortest numbers that read back exactly.
-
-    Raises:
-        UserError: the input has changed since it was scanned.
-    """
+    """Write a line ``{"text": ..., "embedding": [...]}`` per text, with the shortest numbers that read back exactly."""
     total, dimension = EncodingCounts(), 0
-    for _, texts in read_blocks(path, text_field, range(-(-sentences.count // BLOCK))):
+    for _, texts in take_blocks(read_sentences(path, text_field), BLOCK, range(-(-sentences.count // BLOCK))):
         vectors, counts = encode(texts)
         total, dimension = total + counts, vectors.shape[1]
         for text, vector in zip(texts, vectors, strict=True):
@@ -145,13 +126,9 @@ def write_array(
     converts them at the end: the scales of int8 depend on all vectors.
 
     Args:
-        output: the ``.npy`` file, which worker 0 puts in place when all blocks are done.
         path, text_field, sentences: see ``read_sentences`` and ``scan_sentences``.
         settings, overwrite: what determines the vectors, see ``open_work``.
         dtype: float32; float16; or int8, with ``scales_file(output)``.
-
-    Raises:
-        UserError: the input has changed since it was scanned, a number does not fit the type, or as for ``open_work``.
     """
     record = {**settings, "input": asdict(sentences), "dimension": dimension, "block": BLOCK}
     with open_work(output, record, -(-sentences.count // BLOCK), workers, overwrite=overwrite) as work:
@@ -161,7 +138,7 @@ def write_array(
         workers.gather(None)
         start = _first_byte(array)
         with array.open("r+b") as stream:
-            for number, texts in read_blocks(path, text_field, work.own):
+            for number, texts in take_blocks(read_sentences(path, text_field), BLOCK, work.own):
                 if len(texts) != min(BLOCK, sentences.count - number * BLOCK):
                     raise _changed(path)
                 vectors, counts = encode(texts)
@@ -205,20 +182,16 @@ def _convert(array: Path, output: Path, dtype: str) -> str:
     def pack(rows: Floats) -> Any:
         return np.rint(rows / scales).astype(np.int8) if dtype == "int8" else rows.astype("<f2")
 
-    shape = np.load(array, mmap_mode="r").shape
-    chosen = np.linspace(0, shape[0] - 1, min(shape[0], SAMPLE)).astype(np.int64)
-    parts, begin = [], 0
+    exact = np.load(array, mmap_mode="r")
     other = write_whole(scales_file(output)) if dtype == "int8" else nullcontext()
     with write_whole(output) as stream, other as file:
-        _write_header(stream, "|i1" if dtype == "int8" else "<f2", shape)
+        _write_header(stream, "|i1" if dtype == "int8" else "<f2", exact.shape)
         for rows in _read_rows(array):
             stream.write(pack(rows).data)
-            parts.append(rows[chosen[(chosen >= begin) & (chosen < begin + len(rows))] - begin])
-            begin += len(rows)
         if file is not None:
             np.save(file, scales, allow_pickle=False)
             output.unlink(missing_ok=True)  # vectors are never next to the scales of others
-    sample = np.concatenate(parts)
+    sample = np.array(exact[np.linspace(0, len(exact) - 1, min(len(exact), SAMPLE)).astype(np.int64)])
     if len(sample) < 2:
         return ""
     recall, queries = _recall(sample, np.float32(pack(sample)) * scales)
@@ -239,12 +212,9 @@ def _recall(exact: Floats, changed: Floats) -> tuple[float, int]:
 
 
 def _read_rows(array: Path) -> Iterator[Floats]:
-    """Yield the rows of a float32 file in blocks; not as a memory map, whose pages would count as memory of the process."""
-    with array.open("rb") as stream:
-        np.lib.format.read_magic(stream)
-        (count, dimension), _, dtype = np.lib.format.read_array_header_1_0(stream)
-        for begin in range(0, count, BLOCK):
-            yield np.fromfile(stream, dtype, min(BLOCK, count - begin) * dimension).reshape(-1, dimension)
+    """Yield the rows of a file in blocks, each by its own memory map, whose pages would count as memory of the process."""
+    for begin in range(0, len(np.load(array, mmap_mode="r")), BLOCK):
+        yield np.array(np.load(array, mmap_mode="r")[begin : begin + BLOCK])
 
 
 def _changed(path: Path) -> UserError:

@@ -20,8 +20,6 @@ from fairseq_clear.libraries import FACTORY, import_factory
 from fairseq_clear.shared_work import gather_blocks, join_workers
 from fairseq_clear.text.tokenizers import Tokenizer
 
-__all__ = ["CachedEncoder", "Encoder", "WordVectors", "load_encoders", "to_vectors"]
-
 Floats = npt.NDArray[np.float32]
 # The encoder itself sorts and batches the sentences of a block; the progress bar advances once per block.
 BATCHES_PER_BLOCK = 64
@@ -64,9 +62,7 @@ class CachedEncoder:
         vectors: dict[str, Floats] | None = None,
     ) -> None:
         if not callable(getattr(encoder, "encode", None)):
-            raise UserError(
-                f"encoder {name or type(encoder).__name__}: has no method encode(sentences, batch_size=...)"
-            )
+            raise UserError(f"encoder {name or type(encoder).__name__}: has no method encode(sentences)")
         self.encoder, self.batch_size, self.progress = encoder, batch_size, progress
         self.transform: Callable[[Floats], Floats] | None = None
         self.name = name or type(encoder).__name__
@@ -85,19 +81,13 @@ class CachedEncoder:
         return dict(getattr(self.encoder, "prompts", None) or {})
 
     def encode(self, sentences: Sequence[str], batch_size: int | None = None, prompt: str | None = None) -> Floats:
-        """Return vectors (N, D) in float32.
+        """Return vectors (N, D) in float32 of one or more texts.
 
         Args:
-            sentences: N texts.
             batch_size: overrides the constructor's batch size for this call.
             prompt: is put before each text (default: the encoder's default prompt, if it has one).
-
-        Raises:
-            UserError: no sentences, or the encoder does not return N finite vectors of the same dimension as before.
         """
         self.embed(sentences, batch_size, prompt)
-        if not sentences:
-            raise UserError(f"encoder {self.name}: the list of sentences is empty")
         vectors = np.stack([self._vectors[_key(text, prompt)] for text in sentences])  # (N, D)
         return vectors if self.transform is None else self.transform(vectors)
 
@@ -179,9 +169,6 @@ def load_encoders(
             ``package.module:factory``.
         poolings: names of poolings; None for the encoder's default.
         data_bin, tokenizer, device: of a checkpoint, see ``SentenceEncoder.from_pretrained``.
-
-    Raises:
-        UserError: the encoder does not exist or cannot be loaded.
     """
     if FACTORY.fullmatch(name) and not Path(name).exists():
         factory = import_factory(name, "--encoder")
@@ -227,9 +214,6 @@ class WordVectors:
     Args:
         path: text file, also .gz or .xz. A line is a word and its numbers, separated by spaces; a first line of two numbers
             (count, dimension) is skipped.
-
-    Raises:
-        UserError: a missing or empty file, or a malformed line; the message names the line.
     """
 
     def __init__(self, path: str | Path) -> None:

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from fairseq_clear.evaluation.classifiers import Rows
     from fairseq_clear.evaluation.encoders import Encoder
 
-__all__ = ["REMOVALS", "STRENGTHS", "LabelScore", "LabelledText", "evaluate_labelled", "read_labelled"]
-
 STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0)  # inverse regularisations C to choose from
 # Parts of a post of 20 Newsgroups -> scikit-learn's function that removes it, in scikit-learn's order.
 REMOVALS = {
@@ -39,19 +37,13 @@ class LabelledText:
 
 @dataclass(frozen=True)
 class LabelScore:
-    """Scores (x100) on the texts of the test split, or of one fold.
-
-    Attributes:
-        f1: label -> F1; ``macro_f1`` is their mean.
-        strength: inverse regularisation C of the classifier.
-        train, test: number of texts.
-    """
+    """Scores (x100) on the texts of the test split, or of one fold."""
 
     accuracy: float
-    macro_f1: float
-    f1: Mapping[str, float]
-    strength: float
-    train: int
+    macro_f1: float  # mean of ``f1``
+    f1: Mapping[str, float]  # label -> F1
+    strength: float  # inverse regularisation C of the classifier
+    train: int  # number of texts, as ``test``
     test: int
 
 
@@ -69,9 +61,6 @@ def read_labelled(
         train, test: ``.jsonl`` with a record per line, or ``.tsv`` whose first line names the columns; also .gz and .xz.
         text_field, label_field: names of the fields. A label is a text or a whole number.
         remove: names from REMOVALS: headers contain addresses and subjects that give many groups away.
-
-    Raises:
-        UserError: a missing file, a malformed line (the message names file and line), or an unknown removal.
     """
     unknown = [name for name in remove if name not in REMOVALS]
     if unknown:
@@ -97,9 +86,7 @@ def _read_records(path: Path, text_field: str, label_field: str) -> Iterator[tup
         if line.strip():
             text, label = record_text(line, text_field, path, number), json.loads(line).get(label_field)
             if not isinstance(label, str | int):
-                raise UserError(
-                    f"{path}:{number}: no label (text or whole number) in {label_field!r}; name its field with --label-field"
-                )
+                raise UserError(f"{path}:{number}: no label in {label_field!r}; name its field with --label-field")
             yield text, str(label)
 
 
@@ -128,9 +115,6 @@ def evaluate_labelled(
         folds: number of folds; folds of the training texts also choose the regularisation.
         strength: inverse regularisation C of scikit-learn's logistic regression (default: the best of STRENGTHS).
         seed: seed of the folds.
-
-    Raises:
-        UserError: fewer than two labels, a label that occurs only in the test texts or in fewer texts than there are folds.
     """
     import numpy as np
 
@@ -140,9 +124,7 @@ def evaluate_labelled(
 
     names = sorted(set(data.labels["train"]))
     if len(names) < 2:
-        raise UserError(
-            f"--train: all {len(data.labels['train'])} texts have the label {names[0]!r}; give two labels or more"
-        )
+        raise UserError(f"--train: all texts have the label {names[0]!r}; give two labels or more")
     strange = sorted(set(data.labels.get("test", ())) - set(names))
     if strange:
         raise UserError(f"--test: has the label {strange[0]!r}, which --train lacks")

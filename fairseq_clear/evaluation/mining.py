@@ -16,30 +16,18 @@ from fairseq_clear.files import hash_files
 from fairseq_clear.models.encoding import Floats
 from fairseq_clear.text.sentence_folders import DOCUMENT, QUERY, prompt_for
 
-__all__ = ["MinedNegatives", "mine_negatives"]
-
 
 @dataclass(frozen=True)
 class MinedNegatives:
-    """Pairs and their hard negatives. K pairs of all have N negatives; the others are left out.
+    """Pairs and their hard negatives. K pairs of all have N negatives; the others are left out."""
 
-    Attributes:
-        pairs: all pairs, with single spaces for all white space.
-        texts: the candidates: each different passage of the pairs, then each further text.
-        kept: (K,) indices into ``pairs``, ascending.
-        negatives: (K, N) indices into ``texts``.
-        ranks: (K, N) ranks of the negatives; 1 is the nearest candidate.
-        similarities: (K, N) cosines of the negatives with the query.
-        positive_similarities: (K,) cosines of the positives with the query.
-    """
-
-    pairs: Sequence[Pair]
-    texts: Sequence[str]
-    kept: Numbers
-    negatives: Numbers
-    ranks: Numbers
-    similarities: Doubles
-    positive_similarities: Doubles
+    pairs: Sequence[Pair]  # all of them, with single spaces for all white space
+    texts: Sequence[str]  # the candidates: each different passage of the pairs, then each further text
+    kept: Numbers  # (K,) indices into ``pairs``, ascending
+    negatives: Numbers  # (K, N) indices into ``texts``
+    ranks: Numbers  # (K, N) ranks of the negatives; 1 is the nearest candidate
+    similarities: Doubles  # (K, N) cosines of the negatives with the query
+    positive_similarities: Doubles  # (K,) cosines of the positives with the query
 
     def columns(self) -> dict[str, list[str]]:
         """Texts of the K pairs: ``query``, ``positive``, ``negative1``, ``negative2`` and so on."""
@@ -85,14 +73,9 @@ def mine_negatives(
 
     Args:
         encoder: see ``encoders.Encoder``; a CachedEncoder is emptied.
-        pairs: queries and their passages; a query may have several.
         candidates: further texts; blank ones are ignored.
         settings: which candidates to choose (default: the nearest one).
         query_prefix, passage_prefix: are put before each query and each candidate (default: the encoder's prompts).
-
-    Raises:
-        UserError: settings contradict each other, the encoder does not return finite vectors of one dimension, or no pair has
-            enough negatives.
     """
     settings = settings or MiningSettings()
     settings.check()

@@ -68,14 +68,7 @@ def draw_bars(rows: Sequence[Row], columns: Sequence[str]) -> Figure:
 
 
 def curve_panels(logs: Mapping[str, Records]) -> Panels:
-    """Panels of METRICS: lines of (updates, value) for each run and subset. Training has the points within epochs, if any.
-
-    Args:
-        logs: name of a run -> its log, see ``training_log.read_log``.
-
-    Raises:
-        UserError: no log has any of the metrics.
-    """
+    """Panels of METRICS: lines of (updates, value) for each run and subset. Training has the points within epochs, if any."""
     panels: dict[str, dict[str, Points]] = {}
     for metric, (name, log) in product(METRICS, logs.items()):
         for part, updates in log.items():
@@ -107,17 +100,7 @@ def draw_lines(panels: Panels, label: str) -> Figure:
 
 
 def score_layers(encoder: "SentenceEncoder", pairs: Pairs, batch_size: int = 32) -> dict[str, Doubles]:
-    """Score the vectors of every block, pooled in several ways (Self-Guided, figure 1), in one pass over the texts.
-
-    Args:
-        encoder: its own pooling is not used.
-
-    Returns:
-        For each of LAYER_POOLINGS, Spearman's correlation x100 of every block (blocks,).
-
-    Raises:
-        UserError: a correlation is undefined.
-    """
+    """Return Spearman's correlation x100 of every block (blocks,) for each of LAYER_POOLINGS (Self-Guided, figure 1)."""
     import torch  # torch and fairseq take seconds to import
 
     from fairseq_clear.models.encoding import evaluating, read_tokens
@@ -144,9 +127,6 @@ def map_pairs(encoder: Encoder, pairs: Pairs, count: int) -> Doubles:
 
     Returns:
         (2 count pairs, 2 texts, 2 coordinates), in descending order of the scores.
-
-    Raises:
-        UserError: too few pairs.
     """
     tsne = import_library("sklearn.manifold", "eval").TSNE(metric="cosine", perplexity=count / 2, random_state=1)
     scored = dict(zip(zip(pairs.first, pairs.second, strict=True), pairs.scores, strict=True))
@@ -158,11 +138,7 @@ def map_pairs(encoder: Encoder, pairs: Pairs, count: int) -> Doubles:
 
 
 def draw_map(maps: Mapping[str, Doubles]) -> Figure:
-    """Draw a panel for each encoder (Self-Guided, figure 5); a line joins the two texts of a pair.
-
-    Args:
-        maps: name of an encoder -> points from ``map_pairs``; the first half are the pairs with the highest scores.
-    """
+    """Draw the points of ``map_pairs`` in a panel for each encoder (Self-Guided, figure 5); a line joins the two texts."""
     kinds = (("C0", "o", "highest scored pairs"), ("C1", "s", "lowest scored pairs"))
     with style.context(STYLE):
         figure = Figure(figsize=(WIDTH, 2.3 * len(maps) + 0.4))

@@ -26,12 +26,11 @@ from torch import Tensor, nn
 from fairseq_clear.errors import UserError, one_line
 from fairseq_clear.files import write_errors, write_whole
 
-__all__ = ["ActNorm", "Coupling", "Flow", "Whitening", "first_dimensions", "fit_flow", "load_flow", "save_flow"]
-
 Floats = npt.NDArray[np.float32]
 SHORTEST = 1e-8  # norm below which a vector counts as zero
 FLOW_FORMAT = 1
 STEPS, WIDTH = 9, 32  # of the paper's public code: 3 levels of 3 steps, hidden layers of 32
+BATCH = 32  # vectors of an update
 FIRST_ROWS = 8192  # vectors from which ActNorm is initialised
 NEW_WEIGHTS = 0.05  # standard deviation of new weights, Glow's
 FLAT = 1e-4  # share of the largest deviation below which a dimension has no variance
@@ -43,9 +42,6 @@ def first_dimensions(vectors: Floats, dimension: int, name: str) -> Floats:
     """Return the first dimensions of vectors (N, D), scaled to length 1: (N, dimension).
 
     A vector with a norm below 1e-8 becomes the zero vector, as in training with ``--matryoshka``.
-
-    Raises:
-        UserError: ``dimension`` is not from 1 to D; the message has the encoder's name.
     """
     width = vectors.shape[1]
     if not 1 <= dimension <= width:
@@ -59,21 +55,15 @@ def first_dimensions(vectors: Floats, dimension: int, name: str) -> Floats:
 class Whitening:
     """Whitening x -> (x - mu) W (Su et al. 2021, arXiv:2103.15316): the fitted vectors get mean 0, identity covariance.
 
-    Attributes:
-        mean: mu, (D,).
-        kernel: W = U Lambda^(-1/2), (D, k), where U Lambda U^T is the covariance, reduced to its k largest eigenvalues.
+    W is U Lambda^(-1/2), where U Lambda U^T is the covariance, reduced to its k largest eigenvalues.
     """
 
-    mean: npt.NDArray[np.float64]
-    kernel: npt.NDArray[np.float64]
+    mean: npt.NDArray[np.float64]  # mu, (D,)
+    kernel: npt.NDArray[np.float64]  # W, (D, k)
 
     @classmethod
     def fit(cls, vectors: npt.ArrayLike, dimensions: int | None = None) -> "Whitening":
-        """Fit a whitening of (N, D) vectors to ``dimensions`` dimensions (default: all in which they have variance).
-
-        Raises:
-            UserError: fewer than two vectors, or fewer than ``dimensions`` dimensions have variance.
-        """
+        """Fit a whitening of (N, D) vectors to ``dimensions`` dimensions (default: all in which they have variance)."""
         rows = np.asarray(vectors, np.float64)
         if len(rows) < 2:
             raise UserError(f"whitening: needs two or more sentences, got {len(rows)}")
@@ -83,10 +73,7 @@ class Whitening:
         possible = int((variances > variances[-1] * 1e-9).sum()) if variances[-1] > 0 else 0
         wanted = possible if dimensions is None else dimensions
         if not 1 <= wanted <= possible:
-            raise UserError(
-                f"whitening to {wanted} dimensions: {len(rows)} sentences have variance in {possible}; give more sentences "
-                "or fewer dimensions"
-            )
+            raise UserError(f"whitening to {wanted} dimensions: {len(rows)} sentences have variance in {possible}")
         kept = slice(-1, -wanted - 1, -1)
         return cls(mean, directions[:, kept] / np.sqrt(variances[kept]))
 
@@ -207,10 +194,7 @@ class Flow(nn.Module):
         for name, value in fitted.items():
             other = description.get(name)
             if None not in (value, other) and value != other:
-                raise UserError(
-                    f"{self.name}: was fitted on vectors of {name} {value}, these have {name} {other}; fit another with "
-                    "fairseq-clear flow"
-                )
+                raise UserError(f"{self.name}: was fitted on vectors of {name} {value}, not {other}; fit another")
 
     @torch.no_grad()
     def transform(self, vectors: Floats) -> Floats:
@@ -226,22 +210,14 @@ def fit_flow(
     steps: int = STEPS,
     width: int = WIDTH,
     epochs: int = 1,
-    batch_size: int = 32,
     learning_rate: float = 1e-3,
     seed: int = 1,
     on_batch: Callable[[int], object] | None = None,
 ) -> Flow:
     """Fit a flow to vectors (N, D) of unlabelled sentences by maximum likelihood, with Adam, in float32 on the CPU.
 
-    Args:
-        steps, width: see ``Flow``.
-        epochs: passes over the vectors (paper: 1).
-        learning_rate: of Adam (paper: 1e-3).
-        seed: of the permutations, the weights and the order of the vectors.
-        on_batch: called after each update with the number of its vectors.
-
-    Raises:
-        UserError: fewer than two vectors, fewer than two dimensions, or the likelihood becomes NaN or infinite.
+    The defaults are the paper's. ``seed`` determines the permutations, weights and order of the vectors; ``on_batch`` is
+    called after each update with the number of its vectors.
     """
     rows = torch.from_numpy(np.array(vectors, np.float32))
     if len(rows) < 2:
@@ -251,7 +227,7 @@ def fit_flow(
     flow.initialise(rows[torch.randperm(len(rows), generator=generator)[:FIRST_ROWS]], seed)
     optimizer = torch.optim.Adam(flow.parameters(), lr=learning_rate)
     for _ in range(epochs):
-        for chosen in torch.randperm(len(rows), generator=generator).split(batch_size):
+        for chosen in torch.randperm(len(rows), generator=generator).split(BATCH):
             loss = -flow.log_likelihood(rows[chosen]).mean()
             if not math.isfinite(loss.item()):
                 raise UserError(f"flow: the likelihood became {-loss.item()}; give a smaller --lr")

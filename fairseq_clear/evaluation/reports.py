@@ -8,8 +8,6 @@ from typing import Any
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import versions, write_json
 
-__all__ = ["REPORT_FORMAT", "Report", "Row", "check_seeds"]
-
 REPORT_FORMAT = 1
 WIDE = 10  # with more columns than this, the table is transposed
 
@@ -22,56 +20,30 @@ def check_seeds(seeds: Sequence[int]) -> None:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a report: the scores of one encoder with one pooling.
+    """A row of a report: the scores of one encoder with one pooling."""
 
-    Attributes:
-        label: the encoder's name in the table.
-        scores: column -> score (shares x100); with several seeds, their mean.
-        encoder: description of the encoder, such as checkpoint, pooling and sizes.
-        deviations: column -> what follows ± in the table: the standard deviation over seeds (n - 1), or half the width of a
-            confidence interval; empty if neither is known.
-        details: further values for the JSON, such as both correlations, subsets, counts, chosen regularisation.
-    """
-
-    label: str
-    scores: Mapping[str, float]
-    encoder: Mapping[str, Any] = field(default_factory=dict)
+    label: str  # the encoder's name in the table
+    scores: Mapping[str, float]  # column -> score (shares x100); with several seeds, their mean
+    encoder: Mapping[str, Any] = field(default_factory=dict)  # description, such as checkpoint, pooling and sizes
+    # column -> what follows ± in the table: the deviation over seeds (n - 1), or half the width of a confidence interval
     deviations: Mapping[str, float] = field(default_factory=dict)
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)  # further values for the JSON, such as subsets and counts
 
 
 @dataclass(frozen=True)
 class Report:
-    """The report of an evaluation command: scores of all encoders, and how they were measured.
-
-    Attributes:
-        command: name of the command, such as ``sts``.
-        protocol: settings that change the scores, such as metric, aggregation and classifier.
-        data: task -> file -> SHA-256.
-        columns: names of the columns, in order.
-        rows: one for each encoder and pooling, in order.
-        seeds: empty if nothing is random.
-    """
+    """The report of an evaluation command: scores of all encoders, and how they were measured."""
 
     command: str
-    protocol: Mapping[str, Any]
-    data: Mapping[str, Mapping[str, str]]
+    protocol: Mapping[str, Any]  # settings that change the scores, such as metric, aggregation and classifier
+    data: Mapping[str, Mapping[str, str]]  # task -> file -> SHA-256
     columns: Sequence[str]
     rows: Sequence[Row]
-    seeds: Sequence[int] = ()
+    seeds: Sequence[int] = ()  # empty if nothing is random
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON values."""
-        return {
-            "format": REPORT_FORMAT,
-            "command": self.command,
-            "protocol": dict(self.protocol),
-            "data": {task: dict(files) for task, files in self.data.items()},
-            "seeds": list(self.seeds),
-            "versions": versions(),
-            "columns": list(self.columns),
-            "rows": [asdict(row) for row in self.rows],
-        }
+        return {"format": REPORT_FORMAT, "versions": versions(), **asdict(self)}
 
     def table(self) -> str:
         """Format the report as an aligned table; ``*`` marks the best score of a column.

@@ -18,8 +18,6 @@ from fairseq_clear.text.sentence_folders import DOCUMENT, QUERY, prompt_for
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-__all__ = ["Nearest", "bootstrap", "evaluate_retrieval", "score_baseline", "score_rankings", "search"]
-
 Doubles = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.int64]
 METRICS = ("MRR@10", "nDCG@10", "MAP@100", "recall@1", "recall@5", "recall@10", "recall@100")
@@ -83,17 +81,12 @@ def search(
     Args:
         queries: (Q, D).
         passages: parts (N, D) of the passages' vectors, in their order; each is used once.
-
-    Raises:
-        UserError: a vector contains NaN or infinity, or passages have another dimension than queries.
     """
     wanted = _unit(queries, device)  # (Q, D)
     nearest, first = Nearest(len(wanted), depth, device), 0
     for part in passages:
         if part.shape[1] != wanted.shape[1]:
-            raise UserError(
-                f"retrieval: vectors of passages have dimension {part.shape[1]}, those of queries {wanted.shape[1]}"
-            )
+            raise UserError(f"vectors of passages have dimension {part.shape[1]}, those of queries {wanted.shape[1]}")
         for begin in range(0, len(part), PASSAGES_PER_BLOCK):
             block = _unit(part[begin : begin + PASSAGES_PER_BLOCK], device)  # (P, D)
             for row in range(0, len(wanted), QUERIES_PER_BLOCK):
@@ -214,9 +207,6 @@ def evaluate_retrieval(
         The row of a report: the metrics, x100; half the widths of their 95 % bootstrap intervals over queries; and as details
         the ``intervals``, for each query the rank of the first relevant passage (``ranks``; 0 if it is not among the first
         100), and for EXAMPLES queries the SHOWN nearest passages and whether they are right (``examples``).
-
-    Raises:
-        UserError: the encoder does not return finite vectors of one dimension.
     """
     cached = CachedEncoder.of(encoder)
     query, passage = (

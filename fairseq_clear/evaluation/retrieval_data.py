@@ -5,29 +5,19 @@ Importable without torch, like the settings of the mining of hard negatives at t
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.sts_data import find_packed, read_columns
-from fairseq_clear.files import CorpusFile, hash_files, read_lines, read_whole_lines, record_texts
+from fairseq_clear.evaluation.sts_data import read_columns
+from fairseq_clear.files import COMPRESSIONS, CorpusFile, hash_files, read_lines, read_whole_lines, record_texts
 from fairseq_clear.libraries import import_library
 from fairseq_clear.settings import check_settings, setting
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
-
-__all__ = [
-    "MiningSettings",
-    "RetrievalData",
-    "read_beir",
-    "read_pairs",
-    "read_pairs_file",
-    "read_training_pairs",
-    "term_weights",
-]
 
 Pair = tuple[str, str]  # a query and its passage
 BM25_K1, BM25_B = 1.2, 0.75  # Lucene's defaults
@@ -39,23 +29,17 @@ BASELINES = {
 
 @dataclass(frozen=True)
 class RetrievalData:
-    """Queries, passages, and which passages answer which query.
+    """Queries, passages, and which passages answer which query."""
 
-    Attributes:
-        name: of the data in reports.
-        queries, passages: Q and P texts.
-        relevant: for each query, number of a passage -> its gain, 1 or more. Numbers from P on are passages that were judged
-            but are not in the corpus: they count as relevant and are never found.
-        identical: for each query, the number of the passage with the query's id, or -1. BEIR does not count it as found.
-        hashes: file -> SHA-256.
-    """
-
-    name: str
-    queries: Sequence[str]
-    passages: Sequence[str]
+    name: str  # of the data in reports
+    queries: Sequence[str]  # Q
+    passages: Sequence[str]  # P
+    # For each query, number of a passage -> its gain, 1 or more. Numbers from P on are passages that were judged but are not in
+    # the corpus: they count as relevant and are never found.
     relevant: Sequence[Mapping[int, int]]
+    # for each query, the number of the passage with the query's id, or -1; BEIR does not count it as found
     identical: Sequence[int] = ()
-    hashes: Mapping[str, str] = field(default_factory=dict)
+    hashes: Mapping[str, str] = field(default_factory=dict)  # file -> SHA-256
 
     def describe(self) -> dict[str, Any]:
         """Counts for a report."""
@@ -68,12 +52,8 @@ def read_beir(folder: Path, split: str = "test") -> RetrievalData:
     """Read a folder in BEIR's layout: corpus.jsonl, queries.jsonl (also .gz, .xz) and qrels/SPLIT.tsv.
 
     A passage is its title and its text, joined by a space. Queries without a line in the qrels are left out, as in BEIR.
-
-    Raises:
-        UserError: a missing file, a malformed line, an id that occurs twice, or an unknown query, with file and line.
     """
-    hint = "give a folder in BEIR's layout"
-    corpus, questions = (find_packed(name, folder, hint=hint) for name in ("corpus.jsonl", "queries.jsonl"))
+    corpus, questions = (_find_packed(folder, name) for name in ("corpus.jsonl", "queries.jsonl"))
     qrels = folder / "qrels" / f"{split}.tsv"
     if not qrels.is_file():
         splits = ", ".join(sorted(path.stem for path in qrels.parent.glob("*.tsv"))) or "none"
@@ -105,6 +85,15 @@ def read_beir(folder: Path, split: str = "test") -> RetrievalData:
     )
 
 
+def _find_packed(folder: Path, name: str) -> Path:
+    """Find the file ``name``, or one with .gz or .xz."""
+    for suffix in ("", *COMPRESSIONS):
+        if (path := folder / f"{name}{suffix}").is_file():
+            return path
+    what = f"has no {name}, nor one with .gz or .xz" if folder.is_dir() else "no such folder"
+    raise UserError(f"--data {folder}: {what}; give a folder in BEIR's layout")
+
+
 def _read_texts(path: Path, names: Sequence[str]) -> dict[str, str]:
     """Id -> the text of these fields of each record of a file of BEIR, joined by a space."""
     hint = "BEIR's corpus.jsonl has _id, title and text, its queries.jsonl _id and text"
@@ -126,20 +115,12 @@ def read_pairs_file(path: Path) -> RetrievalData:
 
 
 def read_pairs(path: Path) -> list[Pair]:
-    """Read pairs: lines of query, tab, passage; or .jsonl records with ``query`` and ``passage``; also .gz and .xz.
-
-    Raises:
-        UserError: a missing or empty file, or a malformed line, with file and line.
-    """
+    """Read pairs: lines of query, tab, passage; or .jsonl records with ``query`` and ``passage``; also .gz and .xz."""
     return [(query, passage) for query, passage, *_ in _read_rows(path, most=2)]
 
 
 def read_training_pairs(path: Path) -> list[tuple[str, ...]]:
-    """Read pairs as ``read_pairs`` does, each followed by its hard negatives: further columns, or the list ``negatives``.
-
-    Raises:
-        UserError: as ``read_pairs``.
-    """
+    """Read pairs as ``read_pairs`` does, each followed by its hard negatives: further columns, or the list ``negatives``."""
     return _read_rows(path, most=None)
 
 
@@ -169,35 +150,26 @@ def _read_rows(path: Path, *, most: int | None) -> list[tuple[str, ...]]:
     return rows
 
 
-def pairs_of_documents(documents: Iterable[Sequence[str]]) -> Iterator[Pair]:
-    """Yield the first sentence of each document with the rest. A document of one sentence has no pair."""
-    yield from ((sentences[0], " ".join(sentences[1:])) for sentences in documents if len(sentences) > 1)
-
-
 def data_of_documents(
-    pairs: Iterable[Pair], hashes: Mapping[str, str], *, count: int | None = None, seed: int = 0
+    documents: Iterable[Sequence[str]], hashes: Mapping[str, str], *, count: int | None = None, seed: int = 0
 ) -> RetrievalData:
-    """Make the data of the pairs of documents, without a pair whose query or passage occurred before.
+    """Make a pair of the first sentence of each document and the rest, without texts that occurred in a pair before.
 
     Args:
         count: maximum number of pairs, drawn with ``seed`` and kept in their order (default: all).
-
-    Raises:
-        UserError: fewer than two pairs.
     """
     import numpy as np
 
     seen: set[str] = set()
     unique = []
-    for pair in pairs:
-        if seen.isdisjoint(pair):
-            unique.append(pair)
-        seen.update(pair)
+    for first, *rest in documents:
+        if rest:
+            pair = first, " ".join(rest)
+            if seen.isdisjoint(pair):
+                unique.append(pair)
+            seen.update(pair)
     if len(unique) < 2:
-        raise UserError(
-            f"--documents: {len(unique)} of them have a sentence and more text after it, and retrieval needs two; "
-            "--split-sentences divides a document of one line"
-        )
+        raise UserError(f"--documents: {len(unique)} of them have several sentences; give more, or --split-sentences")
     if count is not None and count < len(unique):
         chosen = np.random.default_rng(seed).choice(len(unique), count, replace=False)
         unique = [unique[number] for number in sorted(chosen.tolist())]
@@ -205,11 +177,7 @@ def data_of_documents(
 
 
 def data_of_pairs(name: str, pairs: Sequence[Pair], hashes: Mapping[str, str]) -> RetrievalData:
-    """Make the data of pairs. A repeated text is one query, with several relevant passages, or one passage.
-
-    Raises:
-        UserError: fewer than two different passages.
-    """
+    """Make the data of pairs. A repeated text is one query, with several relevant passages, or one passage."""
     queries: dict[str, dict[int, int]] = {}
     passages: dict[str, int] = {}
     for query, passage in pairs:
@@ -230,9 +198,6 @@ def term_weights(baseline: str, queries: Sequence[str], passages: Sequence[str])
 
     Returns:
         Weights of Q queries (Q, V) and P passages (P, V), float64.
-
-    Raises:
-        UserError: scikit-learn is not installed, or the passages have no word.
     """
     import numpy as np
 

@@ -27,8 +27,6 @@ from fairseq_clear.text.data_folders import data_folders, load_tokenizer
 from fairseq_clear.text.sentence_folders import DOCUMENT, QUERY, prompt_for
 from fairseq_clear.text.tokenizers import Tokenizer
 
-__all__ = ["SentenceEncoder"]
-
 logger = logging.getLogger(__name__)
 
 # A larger share of unknown tokens means that the training text had another tokenizer.
@@ -81,9 +79,7 @@ class SentenceEncoder:
         if dimension is not None and not 1 <= dimension <= width:
             raise UserError(f"--dimension {dimension}: the vectors have {width} dimensions; give 1 to {width}")
         if dimension is not None and flow is not None:
-            raise UserError(
-                f"{flow.name} and --dimension {dimension}: a flow maps whole vectors; leave one of them out"
-            )
+            raise UserError(f"{flow.name} and --dimension {dimension}: a flow maps whole vectors; leave one out")
         self._kept, self.flow = dimension, flow
         self.last = EncodingCounts()
         self._origin = dict(origin or {})
@@ -204,11 +200,7 @@ class SentenceEncoder:
         on_batch: Callable[[int], object] | None = None,
         prompt: str = "",
     ) -> Floats:
-        """As ``encode``, but always (N, D), without progress bar and warnings; the caller reads ``last`` instead.
-
-        Raises:
-            UserError: the flow was fitted on vectors of another dimension or pooling.
-        """
+        """As ``encode``, but always (N, D), without progress bar and warnings; the caller reads ``last`` instead."""
         if self.flow is not None:
             self.flow.check_encoder({"dimension": self.dimension, "pooling": pooling or self.pooling})
         vectors, self.last = encode_texts(

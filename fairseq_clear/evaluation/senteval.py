@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.classifiers import (
@@ -32,8 +31,6 @@ from fairseq_clear.evaluation.senteval_data import (
 )
 from fairseq_clear.evaluation.sts import evaluate_sts
 from fairseq_clear.evaluation.sts_data import StsData, is_present, read_sts
-
-__all__ = ["SentEvalResult", "evaluate_senteval", "find_tasks", "pair_features", "read_tasks"]
 
 Data = TaskData | Mapping[str, StsData] | StsData
 
@@ -108,12 +105,7 @@ def evaluate_senteval(
     classifiers: Classifiers | None = None,
     seeds: Sequence[int] = (1111,),
 ) -> SentEvalResult:
-    """Train and test classifiers on an encoder's vectors.
-
-    Args:
-        classifiers: settings of the classifiers (default: SentEval's), see ``senteval_data.PRESETS``.
-        seeds: seeds of the classifiers, all different.
-    """
+    """Train and test classifiers (default: SentEval's, see ``senteval_data.PRESETS``) on an encoder's vectors."""
     check_seeds(seeds)
     cached, settings = CachedEncoder.of(encoder), classifiers or Classifiers()
     cached.embed([text for task in data.values() for part in _parts(task) for text in part.texts()])
@@ -138,10 +130,13 @@ def _score(encoder: CachedEncoder, name: str, data: Data, classifiers: Classifie
         found = evaluate_sts(encoder, [data], aggregation="mean")[name]
         return Score(found.spearman, None, {"pearson": found.pearson})
     if not isinstance(data, TaskData):
-        splits = {split: _regression_rows(encoder, part) for split, part in data.items()}
-        return fit_relatedness(
-            splits["train"], splits["dev"], splits["test"], seed=seed, where=f"{encoder.name}, {name}"
-        )
+        splits = {}
+        for split, part in data.items():
+            (pairs,) = part.subsets.values()
+            features = pair_features(encoder.encode(pairs.first), encoder.encode(pairs.second))
+            splits[split] = features, pairs.scores
+        where = f"{encoder.name}, {name}"
+        return fit_relatedness(splits["train"], splits["dev"], splits["test"], seed=seed, where=where)
     settings = replace(classifiers, hidden=0) if name == "WordContent" else classifiers  # as SentEval does
     rows = {split: (_features(encoder, name, part), part.labels) for split, part in data.splits.items()}
     if "all" in rows:
@@ -157,11 +152,6 @@ def _features(encoder: CachedEncoder, name: str, split: Split) -> Floats:
     if split.second is None:
         return first
     return pair_features(first, encoder.encode(split.second), both=name == "SNLI")
-
-
-def _regression_rows(encoder: CachedEncoder, data: StsData) -> tuple[Floats, npt.NDArray[np.float64]]:
-    (pairs,) = data.subsets.values()
-    return pair_features(encoder.encode(pairs.first), encoder.encode(pairs.second)), pairs.scores
 
 
 def _parts(data: Data) -> list[TaskData | StsData]:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     Labels = npt.NDArray[np.int64]
 
-__all__ = ["Classifiers", "Split", "TaskData", "is_task_present", "read_task"]
-
 OPTIMIZERS = {"adam": "Adam", "rmsprop": "RMSprop", "sgd": "SGD"}  # flag -> class of torch.optim
 LATIN = "latin-1"
 ENTAILMENT = ("CONTRADICTION", "NEUTRAL", "ENTAILMENT")
@@ -81,9 +79,6 @@ def read_task(folder: str | Path, name: str) -> TaskData:
 
     Args:
         folder: SentEval's data folder, its ``downstream`` or ``probing``, or a folder that contains the tasks' folders.
-
-    Raises:
-        UserError: a missing file, or a malformed line, with file and line.
     """
     paths = _files(Path(folder), name)
     if name in PROBING_TASKS:
@@ -197,10 +192,7 @@ def _checked(data: TaskData) -> TaskData:
         if not split.first:
             raise UserError(f"{data.name}: its {name} split holds no text ({', '.join(data.hashes)})")
         if name in ("all", "train") and len(set(split.labels.tolist())) < 2:
-            raise UserError(
-                f"{data.name}: its {name} split has texts of only one label ({', '.join(data.hashes)}); give texts of two or "
-                "more labels"
-            )
+            raise UserError(f"{data.name}: its {name} split has texts of only one label ({', '.join(data.hashes)})")
     return data
 
 

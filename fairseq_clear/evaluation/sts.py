@@ -19,8 +19,6 @@ from fairseq_clear.evaluation.sts_data import (
     read_sts_file,
 )
 
-__all__ = ["StsScore", "UndefinedCorrelation", "evaluate_sts", "pearson", "read_sts_tasks", "spearman"]
-
 Doubles = npt.NDArray[np.float64]
 
 
@@ -53,36 +51,26 @@ def spearman(x: npt.ArrayLike, y: npt.ArrayLike, *, where: str = "correlation") 
 def _checked(x: npt.ArrayLike, y: npt.ArrayLike, where: str) -> tuple[Doubles, Doubles]:
     first, second = np.asarray(x, np.float64), np.asarray(y, np.float64)
     if first.ndim != 1 or first.shape != second.shape:
-        raise UserError(
-            f"{where}: {first.shape} numbers against {second.shape}; a correlation needs two numbers per pair"
-        )
+        raise UserError(f"{where}: {first.shape} against {second.shape} numbers; a correlation needs pairs")
     if not (np.isfinite(first).all() and np.isfinite(second).all()):
         raise UserError(f"{where}: a number is NaN or infinite; check the vectors it comes from")
     if len(first) < 2:
         raise UndefinedCorrelation(f"{where}: a correlation of {len(first)} pairs is not defined; give two or more")
     for side, values in (("first", first), ("second", second)):
         if (values == values[0]).all():
-            raise UndefinedCorrelation(
-                f"{where}: all {len(values)} {side} numbers are {values[0]:g}: a correlation is not defined"
-            )
+            raise UndefinedCorrelation(f"{where}: all {len(values)} {side} numbers are {values[0]:g}: not defined")
     return first, second
 
 
 @dataclass(frozen=True)
 class StsScore:
-    """Result of one task, correlations x100.
+    """Result of one task, correlations x100."""
 
-    Attributes:
-        spearman, pearson: correlations, aggregated over subsets.
-        pairs: number of scored pairs.
-        unscored: number of pairs without a gold score, which are left out.
-        subsets: name -> ``{"spearman", "pearson", "pairs"}``; an undefined correlation is None.
-    """
-
-    spearman: float
+    spearman: float  # aggregated over subsets, as ``pearson``
     pearson: float
-    pairs: int
-    unscored: int
+    pairs: int  # number of scored pairs
+    unscored: int  # number of pairs without a gold score, which are left out
+    # name -> ``{"spearman", "pearson", "pairs"}``; an undefined correlation is None
     subsets: Mapping[str, Mapping[str, float | int | None]]
 
 
@@ -95,9 +83,6 @@ def read_sts_tasks(
         folder: SentEval's data folder, see ``sts_data.read_sts``.
         tasks: names from ``sts_data.STS_TASKS`` (default: the tasks of DEFAULT_TASKS whose data the folder has).
         files: further tasks, see ``sts_data.read_sts_file``.
-
-    Raises:
-        UserError: missing or malformed data.
     """
     if folder is None and (tasks or not files):
         raise UserError("--data: give the folder of SentEval's data, or --sts-file without --tasks")
@@ -119,9 +104,6 @@ def evaluate_sts(encoder: Encoder, data: Sequence[StsData], *, aggregation: str 
     Args:
         aggregation: how the subsets of a year are combined. ``all`` concatenates them and correlates once (SBERT, SimCSE),
             ``mean`` is the mean of their correlations (DeCLUTR), ``wmean`` the mean weighted by their number of pairs.
-
-    Raises:
-        UserError: an undefined correlation.
     """
     if aggregation not in AGGREGATIONS:
         raise UserError(f"aggregation {aggregation}: valid are {', '.join(AGGREGATIONS)}")

@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import COMPRESSIONS, hash_files, read_text_lines
+from fairseq_clear.files import hash_files, read_text_lines
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-
-__all__ = ["Pairs", "StsData", "find_folder", "is_present", "read_sts", "read_sts_file"]
 
 # The subsets of each year in SentEval, which lacks SMT of STS13 because of its licence.
 STS_YEARS: dict[str, tuple[str, ...]] = {
@@ -46,9 +44,6 @@ STS_TASKS = tuple(_TASKS)
 # The seven test sets that published tables report.
 DEFAULT_TASKS = (*STS_YEARS, "STS-B", "SICK-R")
 METRICS = ("pearson", "spearman")
-FILE_FORMATS = (
-    "tab-separated text, text, score; STS-B's columns; a file with SICK's header; or STS.input.X.txt with STS.gs.X.txt"
-)
 # How the subsets of a year are combined to one number.
 AGGREGATIONS = ("all", "mean", "wmean")
 # Possible places of a data set's folder in the folder that the user names: SentEval's tree, or a part of it.
@@ -69,19 +64,12 @@ class Pairs:
 
 @dataclass(frozen=True)
 class StsData:
-    """Data of one STS task.
+    """Data of one STS task."""
 
-    Attributes:
-        name: a name of STS_TASKS, or the file's name without its suffix.
-        subsets: the subsets of a year; otherwise one subset with the task's name.
-        hashes: file name -> SHA-256.
-        unscored: number of pairs that were dropped because their gold line is blank.
-    """
-
-    name: str
-    subsets: Mapping[str, Pairs]
-    hashes: Mapping[str, str]
-    unscored: int = 0
+    name: str  # of STS_TASKS, or the file's name without its suffix
+    subsets: Mapping[str, Pairs]  # of a year; otherwise one with the task's name
+    hashes: Mapping[str, str]  # file name -> SHA-256
+    unscored: int = 0  # number of pairs that were dropped because their gold line is blank
 
     def __len__(self) -> int:
         return sum(len(pairs) for pairs in self.subsets.values())
@@ -96,9 +84,6 @@ def read_sts(folder: str | Path, task: str) -> StsData:
 
     Args:
         folder: SentEval's data folder, any folder in it on the path to the task, or a folder that contains the tasks' folders.
-
-    Raises:
-        UserError: an unknown task, a missing folder or file, or a malformed line, with file and line.
     """
     if task not in STS_TASKS:
         raise UserError(f"{task}: no such STS task; valid are {', '.join(STS_TASKS)}")
@@ -130,23 +115,14 @@ def read_sts_file(path: str | Path) -> StsData:
     - SICK's header in the first line: SICK;
     - 7 or more tab-separated columns: STS-B, with score and texts in columns 5, 6, 7;
     - 3 tab-separated columns: text, text, score.
-
-    Raises:
-        UserError: a missing file, or a malformed line, with file and line.
     """
     file = Path(path)
     if file.name.startswith("STS.input."):
         return _read_subsets(file.stem, [file, file.with_name(file.name.replace("STS.input.", "STS.gs.", 1))])
-    lines = read_text_lines(file)
-    if not lines:
-        raise UserError(f"{file}: is empty; give tab-separated lines of text, text, score")
-    form = _STS_B_FORM if len(lines[0].split("\t")) >= 7 else {"columns": (2, 0, 1)}
-    form = _SICK_FORM if lines[0].startswith("pair_ID\t") else form
-    try:
-        return StsData(file.stem, {file.stem: _read_table([file], **form)}, hash_files([file]))
-    except UserError as error:
-        is_other_format = str(error).startswith(f"{file}:1:")  # not one bad line in a file of the right format
-        raise UserError(f"{error}; valid formats: {FILE_FORMATS}" if is_other_format else str(error)) from None
+    first = next(iter(read_text_lines(file)), "")
+    form = _STS_B_FORM if first.count("\t") >= 6 else {"columns": (2, 0, 1)}
+    form = _SICK_FORM if first.startswith("pair_ID\t") else form
+    return StsData(file.stem, {file.stem: _read_table([file], **form)}, hash_files([file]))
 
 
 def find_folder(folder: str | Path, name: str) -> Path:
@@ -162,16 +138,6 @@ def find_folder(folder: str | Path, name: str) -> Path:
     return found
 
 
-def find_packed(name: str, *folders: Path, hint: str) -> Path:
-    """Find the file ``name``, or one with .gz or .xz, in the first of these folders that has it; UserError if none has."""
-    places = [folder / f"{name}{suffix}" for folder in folders for suffix in ("", *COMPRESSIONS)]
-    found = next((place for place in places if place.is_file()), None)
-    if found is None:
-        what = f"has no {name}, nor one with .gz or .xz" if folders[0].is_dir() else "no such folder"
-        raise UserError(f"--data {folders[0]}: {what}; {hint}")
-    return found
-
-
 def _read_subsets(name: str, files: Sequence[Path]) -> StsData:
     """Read the subsets of a year from the files of their texts and of their scores, in turn."""
     subsets, unscored = {}, 0
@@ -182,10 +148,7 @@ def _read_subsets(name: str, files: Sequence[Path]) -> StsData:
                 raise UserError(f"{path}: this file of subset {subset} is missing; download the data set again")
         texts, golds = read_text_lines(source), read_text_lines(gold)
         if len(texts) != len(golds):
-            raise UserError(
-                f"{source}: {len(texts)} pairs, but {gold} has {len(golds)} lines (blank ones for pairs without a score); "
-                "one of them is cut off"
-            )
+            raise UserError(f"{source}: {len(texts)} pairs, but {gold} has {len(golds)} lines; one of them is cut off")
         numbered = [(number, line) for number, line in enumerate(texts, 1) if golds[number - 1].strip()]
         pairs = [read_columns(source, line, number, (0, 1)) for number, line in numbered]
         scores = [read_score(gold, number, golds[number - 1].strip()) for number, _ in numbered]
@@ -208,15 +171,13 @@ def _read_table(paths: Sequence[Path], *, columns: tuple[int, int, int], skip: i
     return _pairs(paths[-1], texts, scores)
 
 
-def read_score(path: Path, number: int, text: str, least: float = -math.inf, most: float = math.inf) -> float:
-    """Read the score of line ``number``; UserError if it is not a finite number in this range."""
+def read_score(path: Path, number: int, text: str) -> float:
+    """Read the score of line ``number``; UserError if it is not a finite number."""
     with suppress(ValueError):
-        score = float(text)
-        if math.isfinite(score) and least <= score <= most:
+        if math.isfinite(score := float(text)):
             return score
-    what = "a number" if math.isinf(most) else f"a number from {least:g} to {most:g}"
     hint = "; if this is a header, remove it" if number == 1 else ""
-    raise UserError(f"{path}:{number}: the score {text!r} is not {what}{hint}")
+    raise UserError(f"{path}:{number}: the score {text!r} is not a number{hint}")
 
 
 def _pairs(path: Path, texts: Sequence[tuple[str, ...]], scores: list[float]) -> Pairs:
@@ -228,15 +189,8 @@ def _pairs(path: Path, texts: Sequence[tuple[str, ...]], scores: list[float]) ->
 
 
 def read_columns(path: str | Path, line: str, number: int, columns: tuple[int, ...]) -> tuple[str, ...]:
-    """Split line ``number`` at tabs and return these columns, counted from 0, stripped. Quotes have no special meaning.
-
-    Raises:
-        UserError: the line has fewer columns; the message names file and line.
-    """
+    """Split line ``number`` at tabs and return these columns, counted from 0, stripped. Quotes have no special meaning."""
     fields = line.split("\t")
     if len(fields) <= max(columns):
-        raise UserError(
-            f"{path}:{number}: {len(fields)} tab-separated columns, but column {max(columns) + 1} is needed; "
-            "is this file cut off, or of another format?"
-        )
+        raise UserError(f"{path}:{number}: {len(fields)} tab-separated columns; column {max(columns) + 1} is needed")
     return tuple(fields[column].strip() for column in columns)

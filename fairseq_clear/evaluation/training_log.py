@@ -7,8 +7,6 @@ from pathlib import Path
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import read_text_lines
 
-__all__ = ["Records", "read_log"]
-
 # fairseq/logging/progress_bar.py writes, after a header or none:
 #   json             {"epoch": 1, "update": 0.1, "loss": "4.2", ..., "num_updates": "10", ...}
 #                    {"epoch": 1, "valid_loss": "4.2", ..., "valid_num_updates": "10", ...}
@@ -28,9 +26,6 @@ def read_log(path: Path) -> Records:
     Returns:
         Part (``train_inner``, ``train``, ``valid``, ...) -> number of updates -> name without the part -> value. If an update
         was logged twice, as after resuming, the later record counts.
-
-    Raises:
-        UserError: a missing file, or one without statistics.
     """
     lines = read_text_lines(path)
     if not path.read_bytes().endswith(b"\n"):

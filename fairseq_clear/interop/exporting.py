@@ -4,11 +4,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
+
+from fairseq_clear import __version__
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import LoadedModel, load_model
-from fairseq_clear.files import versions, write_json
+from fairseq_clear.files import read_json, versions, write_json
 from fairseq_clear.interop.hf_format import to_hf, window_of
-from fairseq_clear.interop.model_card import model_card
 from fairseq_clear.interop.parity import SAMPLES, Parity, compare_hf, compare_sentence_transformers, hf_ids
 from fairseq_clear.interop.stock import export_fairseq
 from fairseq_clear.interop.tokenizer_files import write_tokenizer
@@ -16,8 +18,44 @@ from fairseq_clear.models.clear_hf import ClearHfModel
 from fairseq_clear.models.encoding import sentence_settings, text_length
 from fairseq_clear.modules.pooling import parse_pooling
 from fairseq_clear.output_folder import EXPORT, output_folder
+from fairseq_clear.patches.checkpoint_files import read_checkpoint
+from fairseq_clear.text.data_folders import CLEAR_JSON, read_clear_json
 from fairseq_clear.text.sentence_folders import EXPORTED, SentenceSettings, write_modules
 from fairseq_clear.text.tokenizers import ROLES, HfTokenizer, Tokenizer
+
+USE = {
+    "sentence-transformers": """\
+from sentence_transformers import SentenceTransformer
+
+vectors = SentenceTransformer("FOLDER").encode(["A film.", "A movie."])""",
+    "hf": """\
+from transformers import AutoModel, AutoTokenizer
+
+tokenizer, model = AutoTokenizer.from_pretrained("FOLDER"), AutoModel.from_pretrained("FOLDER")
+inputs = tokenizer(["A film.", "A movie."], padding=True, return_tensors="pt")
+states = model(**inputs).last_hidden_state""",
+    "fairseq": """\
+from fairseq.models.roberta import RobertaModel
+
+roberta = RobertaModel.from_pretrained("FOLDER", "model.pt", bpe=None)""",
+}
+# Inserted before the last line of the example for a Longformer.
+GLOBAL = """\
+# global attention for <s>, as in training; without it the states differ
+inputs["global_attention_mask"] = (inputs["input_ids"] == tokenizer.cls_token_id).long()
+"""
+# The settings of a training run that the card shows, by section of fairseq's configuration; the others may name paths.
+RECIPE = {
+    "task": "views augment sample_break_mode tokens_per_sample mask_prob seed",
+    "criterion": "objective temperature contrastive_weight mlm_weight negatives queue_size regularizer_weight frozen_layers "
+    "guide_pooling guide_layers guide_dropout",
+    "model": "key_encoder projection_layers projection_dim dropout attention_dropout",
+    "optimizer": "adam_betas adam_eps weight_decay",
+    "lr_scheduler": "warmup_updates total_num_update",
+    "optimization": "lr max_update max_epoch update_freq clip_norm",
+    "dataset": "batch_size max_tokens",
+    "distributed_training": "distributed_world_size",
+}
 
 
 def export(
@@ -37,10 +75,7 @@ def export(
     """Write the folder ``dest``, load it with the library of its format, and compare it with the checkpoint.
 
     Args:
-        checkpoint: checkpoint of clear_roberta, clear_hf or roberta.
-        data_bin: folder with its dict.txt.
-        dest, pooling, normalized, dimension, scores, overwrite: as the flags of ``fairseq-clear export``.
-        form: ``hf``, ``sentence-transformers`` or ``fairseq``.
+        form: ``hf``, ``sentence-transformers`` or ``fairseq``; others are as the flags of ``fairseq-clear export``.
         tokenizer: tokenizer of the data folder.
         key_encoder: export MoCo's key encoder instead of the query encoder.
 
@@ -55,9 +90,7 @@ def export(
     width = int(loaded.model.args.encoder_embed_dim)
     _check_format(loaded, form, chosen)
     if dimension is not None and not 1 <= dimension <= width:
-        raise UserError(
-            f"--dimension {dimension}: the vectors of {checkpoint} have {width} dimensions; give 1 to {width}"
-        )
+        raise UserError(f"--dimension {dimension}: {checkpoint} has {width} dimensions; give 1 to {width}")
     card = model_card(checkpoint, loaded, data_bin, chosen, form, scores)
     symbols = [symbol for symbol in loaded.dictionary.symbols if symbol != "<del>"]
     names = tokenizer.special if isinstance(tokenizer, HfTokenizer) else ROLES
@@ -94,29 +127,20 @@ def _check_format(loaded: LoadedModel, form: str, pooling: str) -> None:
         raise UserError("--format fairseq: the encoder is a model of transformers; give hf or sentence-transformers")
     if form == "fairseq":
         return
-    parts = {
-        "normalises before each part": getattr(args, "encoder_normalize_before", False),
-        "has no positions": getattr(args, "no_token_positional_embeddings", False),
-        "has no LayerNorm of its embeddings": not getattr(args, "layernorm_embedding", True),
-        "has positions that are not learned": not getattr(args, "encoder_learned_pos", True),
-    }
-    for what, is_so in parts.items():
-        if is_so:
-            raise UserError(
-                f"--format {form}: the checkpoint's encoder {what}, unlike BERT's and RoBERTa's; export --format fairseq"
-            )
+    # transformers has no model of such an encoder
+    if (
+        getattr(args, "encoder_normalize_before", False)
+        or getattr(args, "no_token_positional_embeddings", False)
+        or not getattr(args, "layernorm_embedding", True)
+        or not getattr(args, "encoder_learned_pos", True)
+    ):
+        raise UserError(f"--format {form}: the encoder is not built as BERT's or RoBERTa's; export --format fairseq")
     if form == "hf":
         return
     if pooling not in EXPORTED:
-        raise UserError(
-            f"--pooling {pooling}: sentence-transformers only pools the last layer, by {', '.join(EXPORTED)}; choose one of "
-            "them, or --format hf and pool yourself"
-        )
+        raise UserError(f"--pooling {pooling}: sentence-transformers has only {', '.join(EXPORTED)}; use --format hf")
     if window := window_of(loaded.model):
-        raise UserError(
-            f"--format sentence-transformers: it cannot mark <s> for global attention, which --attention-window {window} of "
-            "the checkpoint needs; export --format hf and pool yourself"
-        )
+        raise UserError(f"--format sentence-transformers: cannot apply --attention-window {window}; use --format hf")
 
 
 def _write_hf(loaded: LoadedModel, tokenizer: Tokenizer, symbols: list[str], folder: Path, *, with_head: bool) -> None:
@@ -130,3 +154,98 @@ def _write_hf(loaded: LoadedModel, tokenizer: Tokenizer, symbols: list[str], fol
         to_hf(model, ids, with_head=with_head).save(folder)
         segments = model.args.segments
     write_tokenizer(tokenizer, symbols, folder, text_length(model), has_segments=segments > 1)
+
+
+def model_card(
+    checkpoint: Path, loaded: LoadedModel, data_bin: Path, pooling: str, form: str, scores: Path | None
+) -> str:
+    """Return the text of the card; arguments as for ``export``.
+
+    The checkpoint is read again for the settings of its training.
+    """
+    args, window = loaded.model.args, window_of(loaded.model)
+    use = USE[form].replace("states =", f"{GLOBAL}states =") if window else USE[form]
+    attention = f", attention window {window}" if window else ""
+    trained = f"{loaded.updates:,} updates" if loaded.updates else "imported, without further training"
+    return f"""\
+---
+library_name: {"transformers" if form == "hf" else form}
+pipeline_tag: sentence-similarity
+tags: [sentence-similarity, feature-extraction, fairseq_clear]
+---
+
+# Sentence encoder
+
+{args.encoder_layers} layers x {args.encoder_embed_dim}, {args.encoder_attention_heads} heads, \
+{int(loaded.model.max_positions())} positions{attention}; {trained}. \
+Vectors are hidden states under **{pooling}** pooling, before any projection head.
+
+```python
+{use}
+```
+
+## Method and recipe
+
+{_recipe(checkpoint) if loaded.updates else "No training by fairseq_clear."}
+
+## Data
+
+{_data(data_bin)}
+
+## Scores
+
+{"None were given to the export." if scores is None else _scores(scores)}
+
+Written by fairseq_clear {__version__}.
+"""
+
+
+def _recipe(checkpoint: Path) -> str:
+    settings: Any = OmegaConf.to_container(read_checkpoint(str(checkpoint))["cfg"], resolve=True, enum_to_str=True)
+    rows = ["| setting | value |", "|---|---|"]
+    for section, names in RECIPE.items():
+        values = settings.get(section) or {}
+        values = values if isinstance(values, dict) else vars(values)
+        for name in ("_name", *names.split()):
+            if (value := values.get(name)) not in (None, ""):
+                what = section if name == "_name" else f"{section} {name.replace('_', '-')}"
+                rows.append(f"| {what} | `{_text(value)}` |")
+    return "\n".join(rows)
+
+
+def _data(data_bin: Path) -> str:
+    if not (data_bin / CLEAR_JSON).is_file():
+        return "Not recorded: the data folder has no clear.json."
+    clear = read_clear_json(data_bin)
+    lines = [f"- vocabulary: SHA-256 `{clear.get('vocabulary_hash', 'unknown')}`"]
+    for name, counts in (clear.get("splits") or {}).items():
+        lines.append(
+            f"- {name}: {counts['sentences']:,} sentences in {counts['documents']:,} documents, {counts['tokens']:,} tokens"
+        )
+    if "content_hash" in clear:
+        lines.append(f"- text: SHA-256 `{clear['content_hash']}`")
+    if "imported" in clear:
+        lines.append(f"- pretrained weights of type {clear['imported'].get('model_type')}, imported")
+    return "\n".join(lines)
+
+
+def _scores(path: Path) -> str:
+    report = read_json(path)
+    try:
+        columns = list(report["columns"])
+        protocol = "; ".join(f"{name} {_text(value)}" for name, value in report["protocol"].items())
+        lines = [f"`fairseq-clear {report['command']}`, {protocol}.", ""]
+        lines += ["| " + " | ".join(["encoder", *columns]) + " |", "|" + "---|" * (len(columns) + 1)]
+        for row in report["rows"]:
+            name = "/".join(str(row["label"]).split("/")[-2:])  # without the folders of this machine
+            cells = [f"{row['scores'][column]:.2f}" if column in row["scores"] else "" for column in columns]
+            lines.append("| " + " | ".join([name, *cells]) + " |")
+    except (KeyError, TypeError, AttributeError):
+        raise UserError(f"--scores {path}: not a report of fairseq-clear; give the --output of an evaluation") from None
+    return "\n".join(dict.fromkeys(lines))  # an encoder may occur twice
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return " ".join(f"{name}={_text(item)}" for name, item in value.items())
+    return ", ".join(map(_text, value)) if isinstance(value, list | tuple) else str(value).replace("|", "\\|")

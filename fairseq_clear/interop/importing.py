@@ -63,8 +63,6 @@ def import_hf(
         task = SimpleNamespace(source_dictionary=dictionary, folder=temporary)
         if arch == ARCH:
             model, cfg, notes = _convert(source, dest, task, tokenizer, chosen, settings)
-            if pooling is None and stated is None:
-                notes.append(f"the folder has no pooling; {chosen} is used unless --pooling gives another")
         else:
             flags = {"encoder-from": str(source), "projection-layers": 0, "pooling": chosen}
             cfg, notes = settings_of(dest, "clear_lm", arch, flags), []
@@ -72,6 +70,8 @@ def import_hf(
             model = ClearHfModel.build_model(cfg.model, task)
             model.encoder.check()
             cfg.model.encoder_from = None
+        if pooling is None and stated is None:
+            notes.append(f"the folder has no pooling; {chosen} is used unless --pooling gives another")
         notes += _describe_settings(SentenceSettings(**cfg.model.sentence_settings))
         write_checkpoint(temporary / CHECKPOINT, cfg, model.state_dict(), hash_file(temporary / DICTIONARY))
         parity = compare_hf(load_model(temporary / CHECKPOINT, temporary), tokenizer, source, chosen)
@@ -136,10 +136,6 @@ def write_vocabulary(source: Path, folder: Path) -> tuple[HfTokenizer, Dictionar
 
     Returns:
         The tokenizer; and the dictionary with ``<mask>``, which fairseq's tasks add to the entries of the file.
-
-    Raises:
-        UserError: there is no tokenizer, or it has tokens that a dict.txt cannot hold; or sentence-transformers puts texts into
-            lower case and the tokenizer does not.
     """
     install_hf_tokenizer(source, folder)
     tokenizer = HfTokenizer.from_folder(folder)
@@ -176,9 +172,17 @@ def import_archive(
         UserError: a part is missing or damaged.
     """
     with _unpacked(source) as folder, output_folder(dest, overwrite, (CHECKPOINT,)) as temporary:
-        for name in (CHECKPOINT, DICTIONARY):
-            _copy(folder / name, temporary / name, f"{source}: has no {name}; is it an archive of fairseq's roberta?")
-        kind, names = _copy_tokenizer(folder, gpt2, temporary, source)
+        if not (folder / DICTIONARY).is_file():
+            raise UserError(f"{source}: has no {DICTIONARY}; is it an archive of fairseq's roberta?")
+        is_xlmr = gpt2 is None and (folder / SPM_NAME).is_file()
+        kind, names = ("sentencepiece", [SPM_NAME]) if is_xlmr else ("gpt2", list(GPT2_NAMES))
+        files = gpt2 or tuple(folder / name for name in names)
+        if not all(path.is_file() for path in files):
+            hint = f"{source}: needs GPT-2's byte-level BPE, which is not in the archive ({GPT2_FILES})"
+            raise UserError(f"{hint}; give --gpt2-encoder-json and --gpt2-vocab-bpe")
+        sources = (folder / CHECKPOINT, folder / DICTIONARY, *files)
+        for path, name in zip(sources, (CHECKPOINT, DICTIONARY, *names), strict=True):
+            shutil.copyfile(path, temporary / name)
         TOKENIZERS[kind](*(temporary / name for name in names))
         loaded = load_model(temporary / CHECKPOINT, temporary)
         write_manifest(temporary, kind, names, {"model_type": "fairseq roberta", "flags": {}})
@@ -187,25 +191,6 @@ def import_archive(
     pooling = loaded.model.args.pooling
     notes = [f"a stock RoBERTa checkpoint has no pooling; {pooling} is used unless --pooling gives another"]
     return _report(dest, parity, notes)
-
-
-def _copy_tokenizer(
-    folder: Path, gpt2: tuple[Path, Path] | None, temporary: Path, source: Path
-) -> tuple[str, list[str]]:
-    if gpt2 is None and (folder / SPM_NAME).is_file():
-        shutil.copyfile(folder / SPM_NAME, temporary / SPM_NAME)
-        return "sentencepiece", [SPM_NAME]
-    files = gpt2 or tuple(folder / name for name in GPT2_NAMES)
-    for path, name in zip(files, GPT2_NAMES, strict=True):
-        hint = f"{source}: needs GPT-2's byte-level BPE, which is not in the archive ({GPT2_FILES})"
-        _copy(path, temporary / name, f"{hint}; give --gpt2-encoder-json and --gpt2-vocab-bpe")
-    return "gpt2", list(GPT2_NAMES)
-
-
-def _copy(path: Path, target: Path, missing: str) -> None:
-    if not path.is_file():
-        raise UserError(missing)
-    shutil.copyfile(path, target)
 
 
 @contextmanager

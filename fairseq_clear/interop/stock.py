@@ -44,19 +44,12 @@ def export_fairseq(loaded: LoadedModel, symbols: list[str], data_bin: Path, fold
     """Write ``model.pt`` (roberta, masked_lm), ``dict.txt`` and the tokenizer's files; compare with stock fairseq.
 
     ``symbols`` is the vocabulary without ``<del>``.
-
-    Raises:
-        UserError: the encoder has parts that stock RoBERTa does not have.
     """
     args = loaded.model.args
     if args.segments > 1:
-        raise UserError(
-            f"--format fairseq: stock roberta has no segments, the checkpoint {args.segments}; export --format hf"
-        )
+        raise UserError("--format fairseq: stock roberta has no segments; export --format hf")
     if window := window_of(loaded.model):
-        raise UserError(
-            f"--format fairseq: stock roberta attends to all, the checkpoint to --attention-window {window}; export --format hf"
-        )
+        raise UserError(f"--format fairseq: stock roberta has no --attention-window {window}; export --format hf")
     flags: dict[str, Any] = {name.replace("_", "-"): getattr(args, name) for name in VALUES}
     flags |= {name.replace("_", "-"): True for name in SWITCHES if getattr(args, name, False)}
     flags["max-positions"] = int(loaded.model.max_positions())
@@ -75,9 +68,7 @@ def export_fairseq(loaded: LoadedModel, symbols: list[str], data_bin: Path, fold
         files += [CLEAR_JSON, *recorded_tokenizer(data_bin)[1]]
     for name in files:
         if Path(name).name != name:
-            raise UserError(
-                f"{data_bin / CLEAR_JSON}: names {name}; put the tokenizer's files next to it, and name them so"
-            )
+            raise UserError(f"{data_bin / CLEAR_JSON}: names {name}; put the tokenizer's files next to it")
         shutil.copyfile(data_bin / name, folder / name)
     eps, hint = args.layer_norm_eps, ""
     if eps != FAIRSEQ_EPS:
@@ -86,13 +77,7 @@ def export_fairseq(loaded: LoadedModel, symbols: list[str], data_bin: Path, fold
 
 
 def compare_stock(loaded: LoadedModel, checkpoint: Path, folder: Path, hint: str = "") -> Parity:
-    """Compare a checkpoint with stock fairseq's model of the same weights, on random ids from the whole vocabulary.
-
-    Args:
-        loaded: the checkpoint as this plugin loads it.
-        checkpoint: file of stock roberta; the dict.txt is in ``folder``.
-        hint: a reason why they may differ.
-    """
+    """Compare a checkpoint with stock fairseq's model of the same weights, on random ids from the vocabulary in ``folder``."""
     state = read_checkpoint(str(checkpoint))
     settings = state["cfg"].model
     settings = dict(settings) if OmegaConf.is_config(settings) else vars(settings)

@@ -34,10 +34,6 @@ def write_tokenizer(
         symbols: symbols of the vocabulary in the order of fairseq's ids, which a new tokenizer has too. A tokenizer that came
             from Hugging Face keeps its own ids.
         positions: maximum number of tokens of a text.
-        has_segments: whether the model has segment embeddings.
-
-    Raises:
-        UserError: the tokenizer cannot be written exactly.
     """
     if isinstance(tokenizer, HfTokenizer):
         special = tokenizer.special
@@ -78,7 +74,7 @@ def _build(tokenizer: Tokenizer, symbols: list[str]) -> dict[str, Any]:
 
 def _from_sentencepiece(library: Any, tokenizer: SentencePieceTokenizer, symbols: list[str]) -> Any:
     model = _read_model(Path(tokenizer.path))
-    _check_pieces(tokenizer.path, tokenizer.symbols(), symbols, "`prepare` makes it")
+    _check_pieces(tokenizer.path, tokenizer.symbols(), symbols)
     scores = {entry.piece: entry.score for entry in model.pieces}
     bytes_too = model.trainer_spec.byte_fallback and any(entry.type == BYTE for entry in model.pieces)
     if model.trainer_spec.model_type == UNIGRAM:
@@ -103,20 +99,13 @@ def _from_sentencepiece(library: Any, tokenizer: SentencePieceTokenizer, symbols
     return made
 
 
-def _check_pieces(path: object, pieces: Iterable[str], symbols: list[str], example: str) -> None:
+def _check_pieces(path: object, pieces: Iterable[str], symbols: list[str]) -> None:
     if missing := set(pieces) - set(symbols):
-        raise UserError(
-            f"{path}: {len(missing)} of its pieces, such as {min(missing)!r}, are not in dict.txt; only a dictionary with all "
-            f"pieces, as {example}, can be exported"
-        )
+        raise UserError(f"{path}: {len(missing)} of its pieces, such as {min(missing)!r}, are not in dict.txt")
 
 
 def _read_model(path: Path) -> Any:
-    """Read the ``ModelProto`` of a sentencepiece ``.model`` file.
-
-    Raises:
-        UserError: Hugging Face's tokenizers have no exact counterpart of the model, or protobuf is not installed.
-    """
+    """Read the ``ModelProto`` of a sentencepiece ``.model`` file."""
     proto = import_library("sentencepiece.sentencepiece_model_pb2").ModelProto()
     proto.ParseFromString(path.read_bytes())
     trainer = proto.trainer_spec
@@ -141,7 +130,7 @@ def _from_gpt2(library: Any, tokenizer: Gpt2Tokenizer, symbols: list[str]) -> An
     lines = Path(tokenizer.vocab_bpe).read_text(encoding="utf-8").split("\n")[1:]
     merges = [tuple(line.split()) for line in lines if line.strip()]
     names = {str(index): token for token, index in encoder.items()}
-    _check_pieces(tokenizer.path, names, symbols, "roberta.base has it")
+    _check_pieces(tokenizer.path, names, symbols)
     vocabulary = {names.get(symbol, symbol): index for index, symbol in enumerate(symbols)}
     made = library.Tokenizer(library.models.BPE(vocabulary, merges))
     made.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)

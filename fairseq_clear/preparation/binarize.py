@@ -45,9 +45,7 @@ class SplitCounts:
 
     def as_json(self, name: str = ORIGINAL) -> dict[str, Any]:
         """The counts of a split, or of a paraphrase of it, for ``clear.json``."""
-        found: dict[str, Any] = {"documents": self.lengths.total(), "median_sentences": self.lengths.median}
-        if name != ORIGINAL:
-            found = {"blank": self.blank}
+        found = {"documents": self.lengths.total()} if name == ORIGINAL else {"blank": self.blank}
         sentences = self.lengths.sentences - self.blank
         return {**found, "sentences": sentences, "tokens": self.tokens, "unknown": self.unknown}
 

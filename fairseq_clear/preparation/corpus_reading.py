@@ -46,9 +46,6 @@ class TextSource:
         """Yield each sentence with its paraphrases, and an empty row between two documents.
 
         ``progress`` is called with the number of bytes read from disk since its last call.
-
-        Raises:
-            UserError: an error in a file, or aligned files have different numbers of lines.
         """
         pattern = document_pattern(self.settings.document_start)
 
@@ -106,9 +103,7 @@ def _aligned_files(pairs: Sequence[tuple[str, Path]], inputs: Sequence[CorpusFil
             raise UserError(f"{file.path}: --paraphrase aligns lines of .txt files, not records; convert it to text")
     for name, files in found.items():
         if len(files) != len(inputs):
-            raise UserError(
-                f"--paraphrase: {len(files)} files for {name}, but {len(inputs)} inputs; give {name}=FILE for each, in order"
-            )
+            raise UserError(f"--paraphrase: {len(files)} files for {name}, but {len(inputs)} inputs; give one for each")
     return found
 
 
@@ -143,10 +138,7 @@ def aligned_lines(files: Sequence[CorpusFile], progress: Progress | None = None)
     for number, row in enumerate(zip_longest(*readers)):
         if None in row:
             short, long = (next(n for n, line in enumerate(row) if (line is None) == ends) for ends in (True, False))
-            raise UserError(
-                f"{files[short].path}: ends after line {number}, and {files[long].path} does not; line n of one must say "
-                "what line n of the other says"
-            )
+            raise UserError(f"{files[short].path}: ends after line {number}, and {files[long].path} does not")
         yield row
 
 

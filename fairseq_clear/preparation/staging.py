@@ -30,19 +30,9 @@ class DocumentLengths(Counter[int]):
         """Number of sentences in all documents."""
         return sum(length * count for length, count in self.items())
 
-    @property
-    def median(self) -> float:
-        """Median number of sentences of a document; 0 without documents."""
-        if not self:
-            return 0
-        lengths = sorted(self)
-        middle = ((self.total() - 1) // 2, self.total() // 2)
-        found = np.searchsorted(np.cumsum([self[length] for length in lengths]), middle, side="right")
-        return sum(lengths[index] for index in found) / 2
-
     def summary(self) -> str:
-        """Describe both counts and the median."""
-        return f"{self.total():,} documents, {self.sentences:,} sentences, median {self.median:g} a document"
+        """Describe both counts."""
+        return f"{self.total():,} documents, {self.sentences:,} sentences"
 
 
 @dataclass(frozen=True)
@@ -84,11 +74,7 @@ class Staged:
 
 
 def stage_rows(rows: Iterable[Row], folder: Path, names: Sequence[str], what: str) -> Staged:
-    """Write rows of texts, as ``TextSource`` yields them, to a new folder as ``NAME.txt``.
-
-    Raises:
-        UserError: there is no sentence; the message begins with ``what``.
-    """
+    """Write rows of texts, as ``TextSource`` yields them, to a new folder as ``NAME.txt``."""
     folder.mkdir()
     paths = {name: folder / f"{name}.txt" for name in names}
     lengths = DocumentLengths()
@@ -122,8 +108,5 @@ def choose_exactly(chosen: int, total: int, rng: np.random.Generator) -> Iterato
 def held_out_documents(documents: int, share: float) -> int:
     """Return the number of documents in a share: rounded, at least one, never all. UserError if there is only one."""
     if documents < 2:
-        raise UserError(
-            "--valid-share: the corpus is a single document, which cannot be shared out; give --valid FILE, or say where "
-            "documents start, e.g. --document-start . for one document per line"
-        )
+        raise UserError("--valid-share: the corpus is a single document; give --valid FILE, or --document-start")
     return min(max(round(share * documents), 1), documents - 1)

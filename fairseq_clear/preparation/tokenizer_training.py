@@ -26,11 +26,7 @@ TRAINER_LINE_CHARACTERS = 1000  # of at most 4 bytes: sentencepiece silently ski
 
 
 def train_sentencepiece(staged: Staged, settings: TokenizerSettings) -> bytes:
-    """Train a unigram model on a sample of the staged lines; the same lines give the same bytes.
-
-    Raises:
-        UserError: the vocabulary is larger than the text supports, or too small for its characters.
-    """
+    """Train a unigram model on a sample of the staged lines; the same lines give the same bytes."""
     from sentencepiece import SentencePieceTrainer
 
     written = io.BytesIO()
@@ -93,8 +89,6 @@ def check_tokenizer_files(settings: TokenizerSettings) -> None:
     if given is not None:
         dictionary = load_dictionary(given)
         if isinstance(tokenizer, HfTokenizer) and not tokenizer.ids().keys() >= set(dictionary.symbols):
-            raise UserError(
-                f"{given}: has symbols that {tokenizer.path} does not have; give the --dict that belongs to it"
-            )
+            raise UserError(f"{given}: has symbols that {tokenizer.path} lacks; give the --dict that belongs to it")
     elif tokenizer is not None:
         build_dictionary(tokenizer)

@@ -1,4 +1,4 @@
-"""Divides text into training documents and held-out ones, and makes the question by which encoders are compared.
+"""Divides documents, or pairs to train on, into training and held-out ones; makes the question by which encoders are compared.
 
 The question is a folder in BEIR's layout, with queries and the passages that they search. The dev queries choose recipe and
 merge; the test queries compare encoders.
@@ -7,27 +7,20 @@ merge; the test queries compare encoders.
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.retrieval_data import Pair
+from fairseq_clear.evaluation.encoders import Encoder
+from fairseq_clear.evaluation.mining import mine_negatives
+from fairseq_clear.evaluation.retrieval_data import MiningSettings, Pair
 from fairseq_clear.files import write_json
-
-__all__ = [
-    "HeldOut",
-    "below_title",
-    "divide_pairs",
-    "find_titles",
-    "hold_out",
-    "read_documents",
-    "split_pairs",
-    "write_held_out",
-]
+from fairseq_clear.output_folder import output_folder
 
 MOST_TEST, MOST_DEV = 1000, 300
 # Passages that no query asks for, from training documents. With few of them, an encoder such as MiniLM finds nearly every
@@ -40,6 +33,11 @@ FEWEST = 2  # pairs that retrieval needs
 FEWEST_HELD_OUT = 10  # documents, unless that is more than half of them
 MOST_TITLE_WORDS = 25  # of a first line that is taken as a title
 COUNTS = "counts.json"
+ROWS = "pairs.jsonl"  # what is trained on: a list of query, passage and given negatives on each line
+FURTHER = "further.jsonl"  # documents without a title, among which hard negatives are found
+QUERY, PASSAGE, NEGATIVE = "query", "passage", "negative"  # names of the files of rows
+VALID_SHARE = 0.05  # of the training pairs, at most MOST_VALID of them, whose loss is shown
+Row = tuple[str, ...]  # query, passage, hard negatives
 
 
 @dataclass(frozen=True)
@@ -57,32 +55,22 @@ class HeldOut:
 
 
 def hold_out(text: Path, folder: Path, share: float, seed: int) -> HeldOut:
-    """Write train.txt, valid.txt, the question and, last, counts.json to ``folder``.
+    """Write train.txt, valid.txt, the question and, last, counts.json to ``folder``, from canonical text.
 
     A query is the first sentence of a held-out document; the passage that it must find is the first BEGIN_WORDS words of the
     rest of the document. Half of the held-out documents, at most MOST_DEV, are dev, the others test. Up to MOST_OTHERS
     training documents give further passages. In the harder question, a passage is the sentence in the middle of the rest.
     Copies of held-out documents are not trained on.
-
-    Args:
-        text: canonical text, as ``prepare --text-only`` writes it.
-        folder: exists already.
-        share: of the documents to hold out.
-        seed: of the choice.
-
-    Raises:
-        UserError: the text is a single document.
     """
-    lengths, titled, hashes = _survey(text)
-    count = min(max(FEWEST_HELD_OUT, round(share * len(lengths))), MOST_DEV + MOST_TEST, len(lengths) // 2)
-    order = np.random.default_rng(seed).permutation(len(lengths)).tolist()
+    documents, titled = _read_text(text)
+    order = np.random.default_rng(seed).permutation(len(documents)).tolist()
+    count = count_held_out(len(documents), share)
     chosen, others = order[:count], order[count : count + MOST_OTHERS]
+    copied = {tuple(documents[n]) for n in chosen}
+    held_out = {n for n, document in enumerate(documents) if tuple(document) in copied}
     dev_count = min(max(FEWEST, count // 2), count, MOST_DEV)
-    valid = sorted(chosen[:dev_count], key=lambda n: (n not in titled, -min(lengths[n], LONG)))[:MOST_VALID]
-    copied = {hashes[n] for n in chosen}
-    held_out = [n for n, one in enumerate(hashes) if one in copied]
-    documents = _divide(text, folder, valid=valid, held_out=held_out, wanted=[*chosen, *others])
     parts = {"dev": chosen[:dev_count], "test": chosen[dev_count:]}
+    _write_parts(folder, documents, titled, parts["dev"], held_out)
 
     def ask(passage: Callable[[Sequence[str]], str]) -> tuple[dict[str, list[Pair]], list[str]]:
         long = {name: [documents[n] for n in some if len(documents[n]) > 1] for name, some in parts.items()}
@@ -90,8 +78,12 @@ def hold_out(text: Path, folder: Path, share: float, seed: int) -> HeldOut:
         return pairs, [passage(documents[n]) for n in others]
 
     write_question(folder / HARDER, *ask(_middle))
-    left_out = len(held_out) - len(chosen)
-    return write_held_out(folder, *ask(_beginning), lengths, len(titled), left_out=left_out)
+    return write_held_out(folder, *ask(_beginning), documents, len(titled), left_out=len(held_out) - count)
+
+
+def count_held_out(total: int, share: float) -> int:
+    """How many of all documents or passages are held out for a share."""
+    return min(max(FEWEST_HELD_OUT, round(share * total)), MOST_DEV + MOST_TEST, total // 2)
 
 
 def _beginning(document: Sequence[str]) -> str:
@@ -111,26 +103,19 @@ def _middle(document: Sequence[str]) -> str:
 
 
 def divide_pairs(pairs: list[Pair], text: Path, folder: Path, seed: int) -> HeldOut:
-    """As ``hold_out`` for given pairs, see ``split_pairs``; documents are held out for the validation loss alone.
-
-    Raises:
-        UserError: there are fewer than four pairs.
-    """
+    """As ``hold_out`` for given pairs, see ``split_pairs``; documents are held out for the validation loss alone."""
     if len(pairs) < 2 * FEWEST:
         raise UserError(f"--pairs: {len(pairs)} pairs; give {2 * FEWEST} or more")
-    rng, (lengths, titled, _) = np.random.default_rng(seed), _survey(text)
+    rng, (documents, titled) = np.random.default_rng(seed), _read_text(text)
     divided, others = split_pairs(pairs, rng)
-    valid = sorted(rng.permutation(len(lengths)).tolist(), key=lambda n: (n not in titled, -min(lengths[n], LONG)))
-    valid = valid[: min(MOST_VALID, len(lengths) // 2)]
-    _divide(text, folder, valid=valid, held_out=valid, wanted=())
-    return write_held_out(folder, divided, others[:MOST_OTHERS], lengths, len(titled))
+    _write_parts(folder, documents, titled, rng.permutation(len(documents)).tolist())
+    return write_held_out(folder, divided, others[:MOST_OTHERS], documents, len(titled))
 
 
 def split_pairs(pairs: list[Pair], rng: np.random.Generator) -> tuple[dict[str, list[Pair]], list[str]]:
     """Divide pairs by their queries: a fifth of them, at most MOST_DEV, are dev, MOST_TEST or fewer others test.
 
-    Returns:
-        The pairs of dev and test, and the passages of the other pairs.
+    Also returns the passages of the other pairs.
     """
     queries = list(dict.fromkeys(query for query, _ in pairs))
     count = min(max(FEWEST, len(queries) // 5), MOST_DEV)
@@ -140,64 +125,52 @@ def split_pairs(pairs: list[Pair], rng: np.random.Generator) -> tuple[dict[str, 
     return divided, [passage for query, passage in pairs if not any(query in some for some in chosen.values())]
 
 
-def _survey(text: Path) -> tuple[list[int], set[int], list[int]]:
-    """Number of sentences, numbers of those with a title, and a hash of each document; UserError if there is only one."""
-    lengths: list[int] = []
-    hashes: list[int] = []
-
-    def documents() -> Iterator[list[str]]:
-        for document in read_documents(text):
-            lengths.append(len(document))
-            hashes.append(hash(tuple(document)))
-            yield document
-
-    titled = find_titles(documents())
-    if len(lengths) < 2:
+def _read_text(text: Path) -> tuple[list[list[str]], set[int]]:
+    """The documents, and the numbers of those with a title; UserError if there is only one document."""
+    documents = read_documents(text)
+    if len(documents) < 2:
         raise UserError(
-            f"the text is one document of {sum(lengths)} sentences, and some documents must be held out; put a blank line "
+            f"the text is one document of {len(documents[0])} sentences, and some documents must be held out; put a blank line "
             "between documents, or add --document-start . if every line stands for itself"
         )
-    return lengths, titled, hashes
+    return documents, find_titles(documents)
 
 
-def find_titles(documents: Iterable[Sequence[str]]) -> set[int]:
+def find_titles(documents: Sequence[Sequence[str]]) -> set[int]:
     """Numbers of the documents whose first sentence is a title: short, followed by others, and of no other document.
 
     Numbers are not compared, so that lines such as "Page 3 of 20" are found to be no titles.
     """
-    first_lines = [
-        hash(re.sub(r"\d+", "0", document[0]))
+    first_lines = {
+        n: re.sub(r"\d+", "0", document[0])
+        for n, document in enumerate(documents)
         if len(document) > 1 and len(document[0].split()) <= MOST_TITLE_WORDS
-        else None
-        for document in documents
-    ]
-    counts = Counter(first_lines)
-    return {n for n, line in enumerate(first_lines) if line is not None and counts[line] == 1}
+    }
+    counts = Counter(first_lines.values())
+    return {n for n, line in first_lines.items() if counts[line] == 1}
 
 
-def _divide(
-    text: Path, folder: Path, *, valid: Sequence[int], held_out: Sequence[int], wanted: Iterable[int]
-) -> dict[int, list[str]]:
-    """Write train.txt, without the documents ``held_out``, and valid.txt; return the documents ``wanted`` by number."""
-    found: dict[int, list[str]] = {}
-    for_valid, held, kept = set(valid), set(held_out), set(wanted)
-    with (
-        open(folder / "train.txt", "w", encoding="utf-8") as train,
-        open(folder / "valid.txt", "w", encoding="utf-8") as validation,
-    ):
-        for number, document in enumerate(read_documents(text)):
-            if number in kept:
-                found[number] = document
-            if number in for_valid or number not in held:
-                (validation if number in for_valid else train).write("\n".join(document) + "\n\n")
-    return found
+def _write_parts(
+    folder: Path,
+    documents: Sequence[Sequence[str]],
+    titled: set[int],
+    candidates: Iterable[int],
+    held_out: Collection[int] = (),
+) -> None:
+    """Write valid.txt, a few of the candidates, and train.txt, the documents that are neither there nor held out."""
+    wanted = sorted(candidates, key=lambda n: (n not in titled, -min(len(documents[n]), LONG)))
+    valid = sorted(wanted[: min(MOST_VALID, len(documents) // 2)])
+    left_out = {*valid, *held_out}
+    for name, numbers in (("valid", valid), ("train", [n for n in range(len(documents)) if n not in left_out])):
+        text = "".join("\n".join(documents[n]) + "\n\n" for n in numbers)
+        (folder / f"{name}.txt").write_text(text, encoding="utf-8")
 
 
 def write_held_out(
     folder: Path,
     asked: dict[str, list[Pair]],
     further: Iterable[str],
-    lengths: list[int],
+    documents: Sequence[Sequence[str]],
     titled: int,
     **counted: int,
 ) -> HeldOut:
@@ -206,8 +179,8 @@ def write_held_out(
     if enough:
         write_question(folder / QUESTION, asked, further)
     sizes = {name: len({query for query, _ in some}) if enough else 0 for name, some in asked.items()}
-    long_documents = sum(length > 1 for length in lengths)
-    counts = HeldOut(len(lengths), long_documents, titled, sizes["dev"], sizes["test"], **counted)
+    long_documents = sum(len(document) > 1 for document in documents)
+    counts = HeldOut(len(documents), long_documents, titled, sizes["dev"], sizes["test"], **counted)
     write_json(folder / COUNTS, asdict(counts), flag="--dest")
     return counts
 
@@ -232,9 +205,121 @@ def write_question(folder: Path, asked: dict[str, list[Pair]], further: Iterable
                 file.write(json.dumps({"_id": f"{letter}{number}", "text": text}, ensure_ascii=False) + "\n")
 
 
-def read_documents(text: Path) -> Iterator[list[str]]:
-    """Yield the sentences of each document of canonical text."""
+def read_documents(text: Path) -> list[list[str]]:
+    """The sentences of each document of canonical text."""
     with open(text, encoding="utf-8") as lines:
-        for is_document, group in groupby((line.rstrip("\n") for line in lines), bool):
-            if is_document:
-                yield list(group)
+        groups = groupby((line.rstrip("\n") for line in lines), bool)
+        return [list(group) for is_document, group in groups if is_document]
+
+
+def divide_training_pairs(
+    rows: Iterable[Row], judged: list[Pair] | None, text: Path | None, folder: Path, share: float, seed: int
+) -> HeldOut:
+    """Write pairs.jsonl, further.jsonl, the question and, last, counts.json to ``folder``.
+
+    No query and no passage of the comparison is trained on: a pair with one of them is left out, and so is a hard negative, and
+    a document of the text that is one of them, with or without its title. White space is ignored. The titles
+    of the other documents and what follows them are further pairs.
+
+    Args:
+        rows: query, passage and hard negatives of each pair; equal ones count once.
+        judged: pairs to compare by; None holds out a share of the passages, with all pairs of their queries.
+        text: canonical text, or None.
+    """
+    rows = list(dict.fromkeys(tuple(" ".join(part.split()) for part in row) for row in rows))
+    held, negatives, rng = len(rows), min(len(row) - 2 for row in rows), np.random.default_rng(seed)
+    if judged is None:
+        passages = list(dict.fromkeys(row[1] for row in rows))
+        chosen = {passages[n] for n in rng.permutation(len(passages))[: count_held_out(len(passages), share)]}
+        asked = {row[0] for row in rows if row[1] in chosen}
+        judged = [(row[0], row[1]) for row in rows if row[0] in asked]
+        held -= len(judged)
+    else:
+        judged = [(" ".join(query.split()), " ".join(passage.split())) for query, passage in judged]
+    taken = {_squeezed(part) for pair in judged for part in pair}
+    free_rows = [row for row in rows if taken.isdisjoint(map(_squeezed, row[:2]))]
+    rows = [(*row[:2], *(text for text in row[2:] if _squeezed(text) not in taken)) for row in free_rows]
+    left_out = held - len(rows)
+    documents = [] if text is None else read_documents(text)
+    titled = find_titles(documents)
+    # a passage of the comparison may be a whole document, or what is below its title
+    free = [
+        n
+        for n, document in enumerate(documents)
+        if taken.isdisjoint(map(_squeezed, (document[0], below_title(document), "".join(document))))
+    ]
+    left_out += len(documents) - len(free)
+    known = {row[:2] for row in rows}
+    of_titles = [(documents[n][0], below_title(documents[n])) for n in free if n in titled]
+    further = [" ".join(documents[n]) for n in free if n not in titled]
+    rows += [pair for pair in of_titles if pair not in known]
+    if len(rows) < 2:
+        raise UserError(f"--train-pairs: {len(rows)} pairs to train on, without {left_out:,} of the comparison")
+    _write_lines(folder / ROWS, rows)
+    _write_lines(folder / FURTHER, [[passage] for passage in further])
+    divided, others = split_pairs(judged, rng)
+    candidates = [*others, *further, *dict.fromkeys(row[1] for row in rows)]
+    others = [candidates[n] for n in rng.permutation(len(candidates))[:MOST_OTHERS]]
+    counted = {"pairs": len(rows), "left_out": left_out, "negatives": negatives}
+    return write_held_out(folder, divided, others, documents, len(titled), **counted)
+
+
+def write_rows(folder: Path, dest: Path, load: Callable[[], Encoder], count: int, margin: float, device: str) -> None:
+    """Write query.txt, passage.txt, negative1.txt and so on to ``dest``: line n of each belongs to one pair.
+
+    The given hard negatives of a pair come first. Where they are too few, others are mined among the passages of all pairs and
+    the documents without a title. Pairs for which too few are found are left out.
+
+    Args:
+        folder: of ``divide_training_pairs``.
+        load: returns the encoder that mines.
+        count: number of hard negatives of each pair.
+        margin: see ``MiningSettings``.
+    """
+    rows = _read_lines(folder / ROWS)
+    short = sum(len(row) - 2 < count for row in rows)
+    if short:
+        further = [passage for (passage,) in _read_lines(folder / FURTHER)]
+        settings, found, filled = MiningSettings(negatives=count, margin=margin), {}, []
+        settings.last_rank = max(settings.last_rank, count)
+        try:
+            mined = mine_negatives(load(), [(row[0], row[1]) for row in rows], further, settings, device=device)
+            found = dict(zip(mined.kept.tolist(), mined.negatives.tolist(), strict=True))
+        except UserError:  # too few texts: the pairs that have all of theirs are left
+            if short == len(rows):
+                raise
+        for n, row in enumerate(rows):
+            texts = dict.fromkeys((*row[2:], *(mined.texts[number] for number in found.get(n, ()))))
+            if len(texts) >= count:
+                filled.append((*row[:2], *texts))
+        print(
+            f"# {len(filled):,} of {len(rows):,} pairs have {count} hard negatives; the others are left out", flush=True
+        )
+        rows = filled
+    names = (QUERY, PASSAGE, *(f"{NEGATIVE}{n + 1}" for n in range(count)))
+    with output_folder(dest, overwrite=False) as written:
+        for name, column in zip(names, zip(*(row[: count + 2] for row in rows), strict=True), strict=True):
+            (written / f"{name}.txt").write_text("".join(f"{one}\n" for one in column), encoding="utf-8")
+
+
+def read_rows(folder: Path) -> tuple[Path, dict[str, Any]]:
+    """Return the passages of a folder of ``write_rows``, and the fields of PrepareSettings that align the others to them."""
+    text, count = folder / f"{PASSAGE}.txt", len(list(folder.glob(f"{NEGATIVE}*.txt")))
+    names = (QUERY, *(f"{NEGATIVE}{n + 1}" for n in range(count)))
+    with open(text, encoding="utf-8") as lines:
+        share = min(VALID_SHARE, MOST_VALID / sum(1 for _ in lines))
+    paraphrases = tuple((name, folder / f"{name}.txt") for name in names)
+    return text, {"paraphrase": paraphrases, "document_start": ".", "valid_share": float(f"{share:.3g}")}
+
+
+def _squeezed(text: str) -> str:
+    """The text without white space, which splitting into sentences changes."""
+    return "".join(text.split())
+
+
+def _write_lines(path: Path, rows: Iterable[Iterable[str]]) -> None:
+    path.write_text("".join(f"{json.dumps(list(row))}\n" for row in rows))
+
+
+def _read_lines(path: Path) -> list[Row]:
+    return [tuple(json.loads(line)) for line in path.read_text().splitlines()]

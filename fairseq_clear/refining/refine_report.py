@@ -1,7 +1,7 @@
 """The comparison of ``refine`` and its report: whether the refined encoder is better, as JSON, Markdown and a picture."""
 
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -9,71 +9,25 @@ from typing import Any
 
 import numpy as np
 
-from fairseq_clear.evaluation.encoders import CachedEncoder
 from fairseq_clear.evaluation.reports import Report, Row
-from fairseq_clear.evaluation.retrieval import Doubles, bootstrap, evaluate_retrieval, pair_cosines, score_baseline
-from fairseq_clear.evaluation.retrieval_data import read_beir
-from fairseq_clear.evaluation.sts import evaluate_sts, read_sts_tasks
+from fairseq_clear.evaluation.retrieval import Doubles, bootstrap
 from fairseq_clear.files import versions, write_json
 from fairseq_clear.refining.holding_out import HARDER, QUESTION, HeldOut
 from fairseq_clear.refining.refine_settings import RefineSettings
 
-__all__ = [
-    "ASKED",
-    "Chosen",
-    "HALF",
-    "MRR",
-    "NOT_COMPARED",
-    "REPORT",
-    "RefineReport",
-    "SATURATED",
-    "choose_share",
-    "compare_retrieval",
-    "compare_sts",
-    "measure_drift",
-    "reciprocal_ranks",
-]
-
 REPORT = "report"  # .json, .md, .png
-FORMAT = 3
+FORMAT = 4
 HALF = 0.5  # share of the refined weights
 MRR = "MRR@10"  # the score by which recipes and shares are chosen
 COLUMNS = (MRR, "recall@1", "recall@10", "nDCG@10")
 SHOWN_CHARACTERS = 160
 SATURATED = 95.0  # MRR@10 of the untouched encoder from which the question can hardly show a gain
-MOST_DRIFT_SENTENCES = 500
 # what the title or first sentence of a held-out document must find
 ASKED = {QUESTION: "the beginning of its text", HARDER: "a sentence from the middle of its text"}
 NOT_COMPARED = (
     "Not compared: there are too few held-out documents of several sentences. Give --sts, or --pairs with queries and "
     "passages, to see whether refining helped."
 )
-
-
-def compare_retrieval(
-    encoders: Iterable[CachedEncoder], question: Path, split: str, baselines: Iterable[str], device: str
-) -> Report:
-    """Score baselines and encoders by a question in BEIR's layout; the rows have ranks, and what some queries find."""
-    data = read_beir(question, split)
-    rows = [score_baseline(name, data) for name in baselines]
-    rows += [evaluate_retrieval(one, data, device=device) for one in encoders]
-    return Report("retrieval", data.describe(), {data.name: data.hashes}, COLUMNS, rows, (0,))
-
-
-def measure_drift(encoders: Iterable[CachedEncoder], text: Path) -> float:
-    """Return the mean cosine between the vectors of two encoders, over the first 500 sentences of a text."""
-    sentences = [line for line in text.read_text(encoding="utf-8").splitlines() if line][:MOST_DRIFT_SENTENCES]
-    before, after = (one.encode(sentences) for one in encoders)
-    return float(pair_cosines(before, after).mean())
-
-
-def compare_sts(encoders: Iterable[CachedEncoder], folder: Path) -> Report:
-    """Score encoders by STS, Spearman x100."""
-    tasks, rows = read_sts_tasks(folder), []
-    for one in encoders:
-        scores = {name: score.spearman for name, score in evaluate_sts(one, tasks).items()}
-        rows.append(Row(one.name, scores, one.describe()))
-    return Report("sts", {"metric": "spearman"}, {}, [task.name for task in tasks], rows)
 
 
 def reciprocal_ranks(row: dict[str, Any]) -> Doubles:
@@ -96,25 +50,17 @@ def choose_share(found: dict[float, Doubles], *, is_cautious: bool) -> float:
     return HALF if is_cautious and difference.mean() <= error else best
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """What ``refine`` chose by the question, on dev."""
-
-    recipe: str  # that was trained
-    trials: Sequence[dict[str, Any]]  # of --recipe auto
-    shares: Sequence[dict[str, Any]]  # share of the refined weights in a merge, and its score
-    share: float  # the best; 0 is the untouched encoder
-    drift: float  # mean cosine between the vectors of the untouched encoder and of the one that is compared
-    question: str  # a key of ASKED; the harder one if the other was saturated
-
-
-@dataclass
+@dataclass(kw_only=True)
 class RefineReport:
-    """Everything that ``refine`` measured."""
+    """Everything that ``refine`` chose and measured."""
 
     settings: RefineSettings
-    chosen: Chosen
     counts: HeldOut  # of documents and queries
+    recipe: str  # that was trained
+    trials: Sequence[dict[str, Any]]  # of --recipe auto
+    shares: Sequence[dict[str, Any]]  # share of the refined weights in a merge, and its score on dev
+    share: float  # the best; 0 is the untouched encoder
+    question: str  # a key of ASKED; the harder one if the other was saturated
     reports: dict[str, Any]  # of retrieval and sts, with the untouched and the refined encoder as last rows
     commands: Sequence[str]
     device: str  # cpu or cuda
@@ -149,14 +95,7 @@ class RefineReport:
         if self.change and not self.settings.asks_given_pairs:
             change = self.change[MRR] + self.change["error"]
         worse = self.settings.keep_best and change is not None and change < 0
-        return 0.0 if worse else self.chosen.share
-
-    @property
-    def is_saturated(self) -> bool:
-        """Whether the untouched encoder answers nearly every query, of those that choose or, without them, that compare."""
-        rows = self.reports.get("retrieval", {"rows": []})["rows"][-2:-1]
-        scores = [one["score"] for one in self.chosen.shares[:1]] or [row["scores"][MRR] for row in rows]
-        return any(score >= SATURATED for score in scores)
+        return 0.0 if worse else self.share
 
     def verdict(self) -> str:
         """Whether refining helped, in plain words."""
@@ -174,9 +113,7 @@ class RefineReport:
         if not parts:
             return NOT_COMPARED
         if not share:
-            where = (
-                f"on the {self.counts.dev:,} queries that choose no merge is better" if not self.chosen.share else ""
-            )
+            where = f"on the {self.counts.dev:,} queries that choose no merge is better" if not self.share else ""
             why = where or "it scores higher"
             parts.append(f"The folder holds the untouched encoder: {why}; --no-keep-best keeps the refined one.")
         elif share < 1:
@@ -190,29 +127,24 @@ class RefineReport:
         said = []
         if "retrieval" in self.reports and not self.settings.asks_given_pairs:
             said.append(
-                f"The question, whether the title or first sentence of a document finds {ASKED[self.chosen.question]}, is a "
+                f"The question, whether the title or first sentence of a document finds {ASKED[self.question]}, is a "
                 "stand-in: on collections that people judged, its answer did not predict whether their queries find more. "
                 "Compare by your own with --pairs."
             )
-        if self.is_saturated:
+        # of the queries that choose or, without them, of those that compare
+        rows = self.reports.get("retrieval", {"rows": []})["rows"][-2:-1]
+        scores = [one["score"] for one in self.shares[:1]] or [row["scores"][MRR] for row in rows]
+        if any(score >= SATURATED for score in scores):
             said.append(
                 f"The question is saturated: the untouched encoder scores {SATURATED:g} or more, so it can hardly show a gain."
             )
         return " ".join(said)
 
-    def drift(self) -> str:
-        """How far the encoder moved, in one sentence."""
-        missing = "" if "sts" in self.reports else "; --sts shows what that costs in general similarity"
-        refined = "" if self.exported_share else " of the refined encoder, which is not in the folder"
-        return f"Drift{refined}: a sentence's vectors before and after have a mean cosine of {self.chosen.drift:.3f}{missing}."
-
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON values."""
         return {
+            **vars(self),
             "format": FORMAT,
-            **asdict(self.chosen),
-            "device": self.device,
-            "prompts": self.prompts,
             "verdict": self.verdict(),
             "caveat": self.caveat(),
             "exported": self.exported_share,
@@ -220,9 +152,7 @@ class RefineReport:
             "sts_change": self.sts_change,
             "counts": asdict(self.counts),
             "settings": self.settings.as_json(),
-            "commands": list(self.commands),
             "versions": versions(),
-            "reports": self.reports,
         }
 
     def write(self, folder: Path) -> None:
@@ -243,7 +173,7 @@ class RefineReport:
             yield from (f"Prompts of queries and of passages: `{self.prompts}`", "")
         if "retrieval" in self.reports:
             counts = self.reports["retrieval"]["protocol"]
-            origin = f"the title or first sentence of a held-out document must find {ASKED[self.chosen.question]}"
+            origin = f"the title or first sentence of a held-out document must find {ASKED[self.question]}"
             if self.settings.asks_given_pairs:
                 origin = "--pairs" if self.settings.pairs else "held-out pairs of --train-pairs"
             yield f"Retrieval ({origin}), {counts['queries']:,} queries, {counts['passages']:,} passages:"
@@ -251,18 +181,15 @@ class RefineReport:
         if "sts" in self.reports:
             yield from ("STS, Spearman x100:", *_table(self.reports["sts"]))
         on_dev = f"{MRR} on {self.counts.dev:,} other queries"
-        if self.chosen.trials:
+        if self.trials:
             yield from (f"Trial of recipes, {on_dev}:", "")
-            yield from (
-                f"- {one['recipe']}, {one['updates']} updates: {one['score']:.2f}" for one in self.chosen.trials
-            )
+            yield from (f"- {one['recipe']}, {one['updates']} updates: {one['score']:.2f}" for one in self.trials)
             yield ""
-        if self.chosen.shares:
+        if self.shares:
             yield from (f"Merges, {on_dev}, by the share of the refined weights (0: the untouched encoder):", "")
-            yield from (f"- {one['share']:g}: {one['score']:.2f}" for one in self.chosen.shares)
+            yield from (f"- {one['share']:g}: {one['score']:.2f}" for one in self.shares)
             yield ""
-        yield self.drift()
-        yield from ("", f"## Recipe: {self.chosen.recipe}", "", "```bash", *self.commands, "```", "", *self._examples())
+        yield from (f"## Recipe: {self.recipe}", "", "```bash", *self.commands, "```", "", *self._examples())
         yield ", ".join(f"{name} {number}" for name, number in versions().items()) + f"; {self.device}"
 
     def _examples(self) -> Iterator[str]:

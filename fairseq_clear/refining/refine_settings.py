@@ -9,8 +9,6 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.preparation.prepare_settings import SPLIT_MODES, DocumentSettings
 from fairseq_clear.settings import check_settings, setting
 
-__all__ = ["RefineRecipe", "RefineSettings"]
-
 AUTO, TITLES, CLOZE, SIMCSE, PAIRS = "auto", "titles", "cloze", "simcse", "pairs"
 FREE = ("dest", "overwrite", "device")  # may differ between a run and the call that resumes it
 

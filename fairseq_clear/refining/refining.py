@@ -4,7 +4,7 @@ import json
 import logging
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,11 @@ import torch
 
 from fairseq_clear.distributed import choose_device
 from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.reports import Report, Row
 from fairseq_clear.evaluation.retrieval import Doubles
 from fairseq_clear.evaluation.retrieval_data import BASELINES, read_pairs, read_training_pairs
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
-from fairseq_clear.evaluation.sts import read_sts_tasks
+from fairseq_clear.evaluation.sts import evaluate_sts, read_sts_tasks
 from fairseq_clear.files import corpus_files, hash_file, read_json, write_errors, write_json
 from fairseq_clear.interop.importing import import_archive, import_hf, is_archive
 from fairseq_clear.interop.merging import merge_checkpoints
@@ -24,10 +25,18 @@ from fairseq_clear.interop.stock import CHECKPOINT
 from fairseq_clear.libraries import import_library, log_level
 from fairseq_clear.models.pretrained_encoder import read_stated
 from fairseq_clear.output_folder import EXPORT, check_destination, output_folder
-from fairseq_clear.preparation.prepare_settings import PrepareSettings
-from fairseq_clear.preparation.preparing import prepare, write_text
+from fairseq_clear.preparation.prepare_settings import DocumentSettings, PrepareSettings
 from fairseq_clear.processes import locked
-from fairseq_clear.refining.holding_out import COUNTS, HARDER, HeldOut, divide_pairs, hold_out
+from fairseq_clear.refining.holding_out import (
+    COUNTS,
+    HARDER,
+    HeldOut,
+    divide_pairs,
+    divide_training_pairs,
+    hold_out,
+    read_rows,
+    write_rows,
+)
 from fairseq_clear.refining.refine_report import (
     ASKED,
     HALF,
@@ -35,27 +44,16 @@ from fairseq_clear.refining.refine_report import (
     NOT_COMPARED,
     REPORT,
     SATURATED,
-    Chosen,
     RefineReport,
     choose_share,
-    compare_sts,
-    measure_drift,
     reciprocal_ranks,
 )
 from fairseq_clear.refining.refine_settings import AUTO, CLOZE, PAIRS, RECIPES, SIMCSE, TITLES, TRIALS, RefineSettings
-from fairseq_clear.refining.refine_steps import Steps
-from fairseq_clear.refining.refine_training import Training, prepare_flags
-from fairseq_clear.refining.training_pairs import divide_training_pairs, read_rows, write_rows
+from fairseq_clear.refining.refine_steps import Steps, Training
+from fairseq_clear.settings import flag_name
 from fairseq_clear.tasks.run_record import content_hash
-from fairseq_clear.text.data_folders import (
-    CLEAR_JSON,
-    DICTIONARY,
-    read_clear_json,
-    tokenizer_flags,
-)
+from fairseq_clear.text.data_folders import CLEAR_JSON, DICTIONARY, read_clear_json, tokenizer_flags
 from fairseq_clear.text.sentence_folders import DOCUMENT, QUERY, find_prompt
-
-__all__ = ["Refined", "refine", "run_refine"]
 
 TRIAL_SHARE, SHORTEST_TRIAL = 0.2, 10  # updates of a trial
 FEWEST_TRIAL_PAIRS = 10  # that can tell recipes apart
@@ -88,30 +86,21 @@ def refine(texts: Sequence[str | Path] | Path, encoder: str | Path, dest: str | 
             settings goes on where it stopped.
     """
     given = [texts] if isinstance(texts, str | Path) else list(texts)
-    documents = [item for item in given if isinstance(item, str)]
-    paths = [item for item in given if isinstance(item, Path)]
-    made = RefineSettings(texts=tuple(paths), encoder=Path(encoder), dest=Path(dest), **settings)
-    made.check()
-    if documents:
-        check_destination(made.dest, made.overwrite, EXPORT, for_fairseq=True)
-        file = made.work / "texts.jsonl"
-        with write_errors(file, "--dest"):
-            made.work.mkdir(parents=True, exist_ok=True)
-            file.write_text("".join(json.dumps({made.text_field: text}) + "\n" for text in documents), encoding="utf-8")
-        made.texts = (*made.texts, file)
-    report = run_refine(made)
+    paths = tuple(item for item in given if isinstance(item, Path))
+    made = RefineSettings(texts=paths, encoder=Path(encoder), dest=Path(dest), **settings)
+    report = run_refine(made, [item for item in given if isinstance(item, str)])
     folder = made.dest / "checkpoint"
     return Refined(SentenceEncoder.from_pretrained(folder / CHECKPOINT, folder, device=made.device), report)
 
 
-def run_refine(settings: RefineSettings) -> dict[str, Any]:
-    """Refine as the settings say, and return the content of report.json; see ``refine``."""
+def run_refine(settings: RefineSettings, documents: Sequence[str] = ()) -> dict[str, Any]:
+    """Refine on the texts of the settings and these; return the content of report.json. See ``refine``."""
     import_library("matplotlib", "eval")  # the report, after the training, needs it
     settings.check()
     check_destination(settings.dest, settings.overwrite, EXPORT, for_fairseq=True)
     device = _choose_device(settings.device)
-    files = corpus_files(settings.texts)
-    if not files and settings.train_pairs is None:
+    files = [file.path for file in corpus_files(settings.texts)]
+    if not (files or documents or settings.train_pairs):
         raise UserError("no text; give .txt or .jsonl files, or folders of them")
     for flag, path in (("--pairs", settings.pairs), ("--train-pairs", settings.train_pairs), ("--sts", settings.sts)):
         if path is not None and not path.exists():
@@ -125,15 +114,16 @@ def run_refine(settings: RefineSettings) -> dict[str, Any]:
         if folder.resolve() in settings.dest.resolve().parents:
             raise UserError(f"--dest {settings.dest}: is in {folder}, whose files are read; give a folder outside it")
     busy = f"{settings.work}: another refine is still running there; wait for it, or end it"
-    with write_errors(settings.work, "--dest"):
+    with write_errors(settings.work, "--dest"), log_level(logging.WARNING, "fairseq", "fairseq_clear", "matplotlib"):
         settings.work.mkdir(parents=True, exist_ok=True)
-    with (
-        locked(settings.work / "lock", busy),
-        write_errors(settings.work, "--dest"),
-        log_level(logging.WARNING, "fairseq", "fairseq_clear", "matplotlib"),
-    ):
-        _check_same(settings, [file.path for file in files])
-        report = _refine(Steps(settings, device))
+        with locked(settings.work / "lock", busy):
+            if documents:
+                files.append(settings.work / "texts.jsonl")
+                lines = (json.dumps({settings.text_field: text}) + "\n" for text in documents)
+                files[-1].write_text("".join(lines), encoding="utf-8")
+                settings = replace(settings, texts=(*settings.texts, files[-1]))
+            _check_same(settings, files)
+            report = _refine(Steps(settings, device))
     shutil.rmtree(settings.work, ignore_errors=True)
     return report
 
@@ -160,9 +150,7 @@ def _check_same(settings: RefineSettings, texts: list[Path]) -> None:
     file = settings.work / "settings.json"
     known = read_json(file) if file.is_file() else wanted
     if differing := sorted(name for name in wanted if known.get(name) != wanted[name]):
-        raise UserError(
-            f"{settings.work}: holds the steps of another {', '.join(differing)}; give the same to go on, or remove the folder"
-        )
+        raise UserError(f"{settings.work}: holds the steps of another {', '.join(differing)}; remove the folder")
     write_json(file, wanted, flag="--dest")
 
 
@@ -170,35 +158,32 @@ def _refine(steps: Steps) -> dict[str, Any]:
     settings, work = steps.settings, steps.work
     encoder, checkpoint = _import_encoder(steps)
     counts = _divide_text(steps)
-    data, negatives = _prepare(steps, encoder, checkpoint, counts)
+    data = _prepare(steps, encoder, checkpoint, counts)
     # before the training, so that an encoder that cannot be exported is found early
-    steps.export("export the untouched encoder", checkpoint, data, work / "untouched")
+    exported = steps.export("export the untouched encoder", checkpoint, data, work / "untouched")
     arch, known = read_stated(checkpoint)
-    names = [find_prompt(known, kind) or "" for kind in (QUERY, DOCUMENT)]
-    prompts = tuple(names) if any(names) else ()
-    texts_of_prompts = {name: known[name] for name in prompts if name}
-    if prompts:
-        print(f"# prompts {texts_of_prompts}", flush=True)
+    names = tuple(find_prompt(known, kind) or "" for kind in (QUERY, DOCUMENT))
+    if prompts := {name: known[name] for name in names if name}:
+        print(f"# prompts {prompts}", flush=True)
     base = Training(
-        "", encoder, data, work / "training", settings.updates, negatives=negatives, arch=arch, prompts=prompts
-    )
+        "", encoder, data, work / "training", settings.updates, negatives=len(list(work.glob("rows/negative*.txt"))),
+        arch=arch, prompts=names if prompts else (),
+    )  # fmt: skip
     _choose_question(steps, counts, data, checkpoint)
     recipe, trials = _choose_recipe(steps, counts, base)
-    training = replace(base, recipe=recipe)
-    trained = steps.train("train", training)
-    shares = _score_shares(steps, counts, data, checkpoint, trained)
-    best = choose_share(shares, is_cautious=not settings.asks_given_pairs) if shares else 1.0
+    trained = steps.train("train", replace(base, recipe=recipe))
+    scores = _score_shares(steps, counts, data, checkpoint, trained)
+    best = choose_share(scores, is_cautious=not settings.asks_given_pairs) if scores else 1.0
     # what is compared: the best of the merges, or the refined encoder if nothing is better than the untouched one
     refined = _merged(steps, checkpoint, trained, best or 1.0)
-    reports = _compare(steps, counts, data, {"untouched": checkpoint, "refined": refined})
-    drift = measure_drift(steps.encoders(data, {"untouched": checkpoint, "refined": refined}), work / "valid.txt")
-    scores = [{"share": share, "score": float(values.mean())} for share, values in shares.items()]
-    chosen = Chosen(recipe, trials, scores, best, drift, steps.question)
-    report = RefineReport(settings, chosen, counts, reports, steps.commands, steps.device, texts_of_prompts)
-    exported = work / "untouched"
+    report = RefineReport(
+        settings=settings, counts=counts, recipe=recipe, trials=trials, share=best, question=steps.question, prompts=prompts,
+        shares=[{"share": share, "score": float(values.mean())} for share, values in scores.items()],
+        reports=_compare(steps, counts, data, {"untouched": checkpoint, "refined": refined}),
+        commands=steps.commands, device=steps.device,
+    )  # fmt: skip
     if report.exported_share:
-        exported = work / "result"
-        steps.export("export the refined encoder", refined, data, exported)
+        exported = steps.export("export the refined encoder", refined, data, work / "result")
     with output_folder(settings.dest, settings.overwrite, EXPORT) as folder:
         shutil.copytree(exported, folder, dirs_exist_ok=True)
         (folder / "checkpoint").mkdir()
@@ -207,8 +192,7 @@ def _refine(steps: Steps) -> dict[str, Any]:
             shutil.copyfile(data / name, folder / "checkpoint" / name)
         report.write(folder)
     print(
-        f"\n{' '.join(filter(None, [report.verdict(), report.caveat(), report.drift()]))}\nwrote {settings.dest}; see "
-        f"{settings.dest / REPORT}.md"
+        f"\n{report.verdict()} {report.caveat()}".rstrip() + f"\nwrote {settings.dest}; see {settings.dest / REPORT}.md"
     )
     return report.to_dict()
 
@@ -220,23 +204,23 @@ def _import_encoder(steps: Steps) -> tuple[Path, Path]:
         return source, source
     if (source / CHECKPOINT).is_file() and (source / CLEAR_JSON).is_file():
         return source, source / CHECKPOINT
-    arch = ("--arch", "clear_roberta" if is_archive(source) else "clear_hf")
-    if steps.must_run("import the encoder", encoder, "fairseq-clear", "import", source, "--dest", encoder, *arch):
-        report = import_archive(source, encoder) if is_archive(source) else import_hf(source, encoder, arch=arch[1])
-        print(*report, sep="\n")
+    arch = "clear_roberta" if is_archive(source) else "clear_hf"
+    words = ("import", source, "--dest", encoder, "--arch", arch)
+    if steps.must_run("import the encoder", encoder, "fairseq-clear", *words):
+        print(
+            *(import_archive(source, encoder) if is_archive(source) else import_hf(source, encoder, arch=arch)),
+            sep="\n",
+        )
     return encoder, encoder / CHECKPOINT
 
 
 def _divide_text(steps: Steps) -> HeldOut:
     """Write the text and hold out documents, or divide --pairs; return the counts."""
     settings, work, text = steps.settings, steps.work, steps.work / "text.txt"
-    options: dict[str, Any] = {"language": settings.language, "text_field": settings.text_field}
-    options |= {} if settings.split_sentences == "none" else {"split_sentences": settings.split_sentences}
-    given = {"title_field": settings.title_field, "document_start": settings.document_start}
-    options |= {name: value for name, value in given.items() if value}
-    words = ("prepare", *settings.texts, "--dest", text, "--text-only", *prepare_flags(options))
-    if settings.texts and steps.must_run("text", text, "fairseq-clear", *words):
-        print(write_text(PrepareSettings(inputs=settings.texts, dest=text, text_only=True, **options)).summary())
+    if settings.texts:
+        same = {item.name: getattr(settings, item.name) for item in fields(DocumentSettings)}
+        same["split_sentences"] = None if settings.split_sentences == "none" else settings.split_sentences
+        steps.prepare("text", PrepareSettings(inputs=settings.texts, dest=text, text_only=True, **same))
     judged = None if settings.pairs is None else read_pairs(settings.pairs)
     if (work / COUNTS).is_file():
         counts = HeldOut(**read_json(work / COUNTS))
@@ -259,35 +243,26 @@ def _divide_text(steps: Steps) -> HeldOut:
     return counts
 
 
-def _prepare(steps: Steps, encoder: Path, checkpoint: Path, counts: HeldOut) -> tuple[Path, int]:
-    """Make the data folder with the tokenizer of the encoder; return it, and the number of hard negatives of each pair."""
-    settings = steps.settings
+def _prepare(steps: Steps, encoder: Path, checkpoint: Path, counts: HeldOut) -> Path:
+    """Make the data folder with the tokenizer of the encoder; return it."""
+    settings, work, data = steps.settings, steps.work, steps.work / "data-bin"
     folder = settings.data_bin or (encoder if encoder.is_dir() else encoder.parent)
     flags = tokenizer_flags(folder)
     if not flags:
         kind = read_clear_json(folder).get("tokenizer", {}).get("kind")
-        raise UserError(
-            f"{folder}: its tokenizer ({kind}) cannot tokenize raw text; give the folder of another encoder"
-        )
-    work, data, negatives = steps.work, steps.work / "data-bin", 0
-    options: dict[str, Any]
-    if settings.train_pairs is None:
-        text, options = work / "train.txt", {"valid": (work / "valid.txt",)}
-    else:
-        load = partial(SentenceEncoder.from_pretrained, checkpoint, folder, device=steps.device)
+        raise UserError(f"{folder}: its tokenizer ({kind}) cannot tokenize raw text; give another encoder")
+    text: Path = work / "train.txt"
+    options: dict[str, Any] = {"valid": (work / "valid.txt",)}
+    if settings.train_pairs is not None:
         if not (work / "rows").exists():
+            load = partial(SentenceEncoder.from_pretrained, checkpoint, folder, device=steps.device)
             negatives = counts.negatives if settings.negatives is None else settings.negatives
             write_rows(work, work / "rows", load, negatives, settings.margin, steps.device)
         text, options = read_rows(work / "rows")
-        negatives = len(options["paraphrase"]) - 1
-    options["seed"] = settings.seed
-    for flag, value in zip(flags[::2], flags[1::2], strict=True):
-        name = flag[2:].replace("-", "_")
-        options["dictionary" if name == "dict" else name] = Path(value)
-    words = ("prepare", text, "--dest", data, *prepare_flags(options))
-    if steps.must_run("prepare the text", data, "fairseq-clear", *words):
-        print(prepare(PrepareSettings(inputs=(text,), dest=data, **options)).summary())
-    return data, negatives
+    names = {flag_name(item): item.name for item in fields(PrepareSettings)}
+    options |= {names[flag]: Path(value) for flag, value in zip(flags[::2], flags[1::2], strict=True)}
+    steps.prepare("prepare the text", PrepareSettings(inputs=(text,), dest=data, seed=settings.seed, **options))
+    return data
 
 
 def _choose_question(steps: Steps, counts: HeldOut, data: Path, checkpoint: Path) -> None:
@@ -302,38 +277,15 @@ def _choose_question(steps: Steps, counts: HeldOut, data: Path, checkpoint: Path
 
 
 def _choose_recipe(steps: Steps, counts: HeldOut, base: Training) -> tuple[str, list[dict[str, Any]]]:
-    """Return the recipe; for auto, after a short trial of several, with the MRR@10 of each on dev.
-
-    ``base`` is the training, without its recipe.
-    """
-    if steps.settings.train_pairs is not None:
-        return PAIRS, []
+    """Return the recipe, and the trials of ``auto``; ``base`` is the training, without its recipe."""
     wanted, has_documents = steps.settings.recipe, 2 * counts.long_documents > counts.documents
     has_titles = 2 * counts.titled > counts.documents
+    if steps.settings.train_pairs is not None:
+        return PAIRS, []
     if wanted == AUTO and counts.dev >= FEWEST_TRIAL_PAIRS:
-        updates = max(SHORTEST_TRIAL, round(TRIAL_SHARE * steps.settings.updates))
         tried = [name for name in TRIALS if has_titles or name != TITLES]
         tried = [name for name in tried if has_documents or not RECIPES[name].needs_documents]
-        trial = replace(base, updates=updates, validations=1)
-        folder = steps.work / "trials"
-        trained, output = dict[str, Path](), steps.work / "compare-the-recipes.json"
-        for name in tried:
-            try:
-                trained[name] = steps.train(f"try {name}", replace(trial, recipe=name, save_dir=folder / name))
-            except UserError as error:  # such as documents that are too short for its pairs
-                print(f"# {name} is left out: {error}", flush=True)
-                if name == tried[-1] and not trained:
-                    raise
-        if output.exists() and len(read_json(output)["rows"]) != len(trained):
-            output.unlink()  # of an earlier call, in which another recipe failed
-        report = steps.search("compare the recipes", base.data, "dev", trained)
-        scores = [row["scores"][MRR] for row in report["rows"]]
-        trials = [
-            {"recipe": name, "updates": updates, "score": score} for name, score in zip(trained, scores, strict=True)
-        ]
-        best = str(max(trials, key=lambda trial: float(trial["score"]))["recipe"])
-        print(f"# recipe: {best}, with the highest {MRR} after {updates} updates")
-        return best, trials
+        return _try_recipes(steps, base, tried)
     if wanted in (None, AUTO):
         chosen, kind = (CLOZE, "several sentences") if has_documents else (SIMCSE, "one sentence")
         chosen, kind = (TITLES, "a title") if has_titles else (chosen, kind)
@@ -343,10 +295,27 @@ def _choose_recipe(steps: Steps, counts: HeldOut, base: Training) -> tuple[str, 
         return chosen, []
     if RECIPES[str(wanted)].needs_documents and not counts.long_documents:
         others = ", ".join(name for name, recipe in RECIPES.items() if not recipe.needs_documents)
-        raise UserError(
-            f"--recipe {wanted}: needs documents of several sentences, and every document has one; use {others}"
-        )
+        raise UserError(f"--recipe {wanted}: needs documents of several sentences; use {others}")
     return str(wanted), []
+
+
+def _try_recipes(steps: Steps, base: Training, names: Sequence[str]) -> tuple[str, list[dict[str, Any]]]:
+    """Train a short time by each recipe; return the best, and the MRR@10 of each on dev."""
+    updates, trained = max(SHORTEST_TRIAL, round(TRIAL_SHARE * steps.settings.updates)), dict[str, Path]()
+    for name in names:
+        folder = steps.work / "trials" / name
+        trial = replace(base, recipe=name, updates=updates, validations=1, save_dir=folder)
+        try:
+            trained[name] = steps.train(f"try {name}", trial)
+        except UserError as error:  # such as documents that are too short for its pairs
+            print(f"# {name} is left out: {error}", flush=True)
+            if name == names[-1] and not trained:
+                raise
+    rows = steps.search("compare the recipes", base.data, "dev", trained)["rows"]
+    trials = [{"recipe": row["label"], "updates": updates, "score": row["scores"][MRR]} for row in rows]
+    best = str(max(trials, key=lambda trial: float(trial["score"]))["recipe"])
+    print(f"# recipe: {best}, with the highest {MRR} after {updates} updates")
+    return best, trials
 
 
 def _score_shares(steps: Steps, counts: HeldOut, data: Path, start: Path, trained: Path) -> dict[float, Doubles]:
@@ -379,7 +348,11 @@ def _compare(steps: Steps, counts: HeldOut, data: Path, checkpoints: dict[str, P
         output = steps.work / "sts.json"
         words = ("--data", sts, "--encoder", *checkpoints.values(), "--data-bin", data, "--device", steps.device)
         if steps.must_run("compare by STS", output, "fairseq-clear", "sts", *words, "--output", output):
-            report = compare_sts(steps.encoders(data, checkpoints), sts)
+            tasks, rows = read_sts_tasks(sts), []
+            for one in steps.encoders(data, checkpoints):
+                scores = {name: score.spearman for name, score in evaluate_sts(one, tasks).items()}
+                rows.append(Row(one.name, scores, one.describe()))
+            report = Report("sts", {"metric": "spearman"}, {}, [task.name for task in tasks], rows)
             print(report.table())
             report.write(output)
         reports["sts"] = read_json(output)

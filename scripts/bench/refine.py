@@ -18,7 +18,7 @@ from results import compare, finish, flags, is_installed, missing_row
 from texts import generate
 
 from fairseq_clear.refining.refine_settings import RefineSettings
-from fairseq_clear.refining.refine_training import Training, train, training_flags
+from fairseq_clear.refining.refine_steps import Training, train, training_flags
 
 WHAT, AIM = "refine, training of MiniLM", ">= 0.95"
 DOCUMENTS, SENTENCES = 400, 8

@@ -226,4 +226,5 @@ def test_text_writes_each_training_text_as_a_document(tmp_path, capsys):
     assert main(["glue", "text", *flags]) == 0
     assert "RTE: 5 texts, 1 malformed lines dropped" in capsys.readouterr().out
     assert (tmp_path / "out" / "RTE.txt").read_text() == 'A "cat.\n\nA cat.\n\nDogs ran.\n\nDogs ran.\n\nOne.\n'
+    flags[3:4] = ["WNLI", "RTE"]
     assert main(["glue", "text", *flags]) == 2 and "RTE.txt: exists already" in capsys.readouterr().err

@@ -35,6 +35,8 @@ def test_it_prints_what_was_done(tmp_path: Path, capsys: pytest.CaptureFixture[s
     rejected(capsys, command, "exists already")
     assert main([*command, "--overwrite", "--pooling", "cls"]) == 0
     assert "has no pooling" not in capsys.readouterr().out
+    assert main([*command, "--overwrite", "--arch", "clear_hf"]) == 0
+    assert "has no pooling; mean is used" in capsys.readouterr().out
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "train.idx").touch()
     rejected(capsys, [*command[:2], "--overwrite", "--dest", str(tmp_path / "data")], "data: has no model.pt")

@@ -62,8 +62,6 @@ def test_what_is_no_matrix_is_refused(returned, message):
 def test_other_mistakes():
     with pytest.raises(UserError, match="encoder x: has no method encode"):
         CachedEncoder(object(), name="x")
-    with pytest.raises(UserError, match="the list of sentences is empty"):
-        CachedEncoder(Letters()).encode([])
     changing = Words(4)
     cached = CachedEncoder(changing, name="x")
     cached.encode(["a"])

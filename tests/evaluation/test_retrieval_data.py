@@ -12,7 +12,6 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.retrieval_data import (
     data_of_documents,
     data_of_pairs,
-    pairs_of_documents,
     read_beir,
     read_pairs,
     read_pairs_file,
@@ -92,19 +91,19 @@ DOCUMENTS = [["a", "b", "c"], ["alone"], ["d", "e"], ["a", "other"], ["f", "e"],
 
 
 def test_a_first_sentence_is_the_query_of_the_rest() -> None:
-    data = data_of_documents(pairs_of_documents(DOCUMENTS), {})
+    data = data_of_documents(DOCUMENTS, {})
     assert data.queries == ["a", "d", "g"] and data.passages == ["b c", "e", "h"], "not those that occurred before"
     assert data.relevant == [{0: 1}, {1: 1}, {2: 1}] and data.describe() == {"queries": 3, "passages": 3}
     with pytest.raises(UserError, match="--documents: 1 of them"):
-        data_of_documents(pairs_of_documents(DOCUMENTS[:2]), {})
+        data_of_documents(DOCUMENTS[:2], {})
 
 
 def test_a_count_of_documents_is_drawn_by_the_seed() -> None:
     documents = [[f"q{n}", f"p{n}"] for n in range(50)]
-    chosen = [data_of_documents(pairs_of_documents(documents), {}, count=10, seed=s).queries for s in (1, 1, 2)]
+    chosen = [data_of_documents(documents, {}, count=10, seed=s).queries for s in (1, 1, 2)]
     assert chosen[0] == chosen[1] != chosen[2]
     assert len(set(chosen[0])) == 10 and chosen[0] == sorted(chosen[0], key=lambda query: int(query[1:]))
-    assert len(data_of_documents(pairs_of_documents(documents), {}, count=99).queries) == 50
+    assert len(data_of_documents(documents, {}, count=99).queries) == 50
 
 
 def test_pairs_of_every_form(tmp_path: Path) -> None:

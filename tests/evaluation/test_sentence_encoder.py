@@ -146,7 +146,7 @@ def test_checkpoints_that_do_not_fit(checkpoint, data_bin, tmp_path):
     torch.save({"weights": torch.ones(2)}, tmp_path / "other.pt")
     refuse("other.pt: not a complete checkpoint", tmp_path / "other.pt", data_bin)
     for name, value, said in (
-        ("_name", "transformer_lm_gpt", "its architecture transformer_lm_gpt is not a RoBERTa or clear_hf"),
+        ("_name", "transformer_lm_gpt", "has the architecture transformer_lm_gpt"),
         ("encoder_ffn_embed_dim", 128, "weights do not fit"),
     ):
         path = changed(checkpoint, tmp_path / "a.pt", lambda state: setattr(state["cfg"]["model"], name, value))  # noqa: B023
@@ -168,7 +168,7 @@ def test_other_vocabularies(checkpoint, stock, data_bin, tmp_path):
     for name in ("fewer", "swapped", "more"):
         refuse("is not that of .*give the data folder it was trained on", checkpoint, tmp_path / name)
     unrecorded = changed(checkpoint, tmp_path / "u.pt", lambda state: state.pop("task_state"))
-    refuse(r"its vocabulary \(74 entries", unrecorded, tmp_path / "more")
-    refuse(r"its vocabulary \(73 entries", stock, tmp_path / "more")
+    for path in (unrecorded, stock):
+        refuse("its vocabulary is not that of", path, tmp_path / "more")
     refuse("dict.txt: not a dict.txt of fairseq", stock, tmp_path / "damaged")
     assert SentenceEncoder.from_pretrained(unrecorded, tmp_path / "swapped", tokenizer=TOKENIZER).dimension == 32

@@ -91,7 +91,7 @@ def test_any_table_of_two_texts_and_a_score(tmp_path):
         (b"a\tb\t1\na\tb\tx\n", r"table.tsv:2: the score 'x' is not a number$"),
         (b"text\ttext\tscore\n", r"table.tsv:1: the score 'score' is not a number; if this is a header, remove it"),
         (b"a\tb\tnan\n", r"table.tsv:1: the score 'nan' is not a number"),
-        (b"", r"table.tsv: is empty"),
+        (b"", r"table.tsv: holds no scored pair"),
         (b"\n", r"table.tsv: holds no scored pair"),
     ],
 )

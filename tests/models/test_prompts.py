@@ -17,7 +17,7 @@ from fairseq_clear.interop.exporting import export
 from fairseq_clear.interop.importing import import_hf
 from fairseq_clear.models.encoding import prompt_ids, read_tokens
 from fairseq_clear.refining.refine_settings import PAIRS, RECIPES, RefineSettings
-from fairseq_clear.refining.refine_training import Training, training_flags
+from fairseq_clear.refining.refine_steps import Training, training_flags
 from fairseq_clear.tasks import validation_scores
 from fairseq_clear.text.data_folders import load_tokenizer
 from tests.interop.folders import NEEDS_ST, make_sentence_folder

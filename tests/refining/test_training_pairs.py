@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.retrieval_data import read_beir
-from fairseq_clear.refining.training_pairs import divide_training_pairs, write_rows
+from fairseq_clear.refining.holding_out import divide_training_pairs, write_rows
 from tests.conftest import run, sentences
 from tests.interop.folders import make_sentence_folder
 
@@ -160,7 +160,6 @@ def test_refine_on_pairs_alone(folder: Path, tmp_path: Path) -> None:
     assert "--hard-negatives negative1,negative2" in training and "--views paraphrase:query,original" in training
     assert "--guide" in training
     assert "held-out pairs of --train-pairs" in (tmp_path / "out/report.md").read_text()
-    assert report["drift"] < 1.0
 
 
 @pytest.mark.slow

@@ -1,7 +1,9 @@
 """Translates with models of fairseq-train, and with their segmentation: Moses tokenizer, byte pair encoding, sentencepiece."""
 
+import re
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,8 @@ from fairseq.tasks.translation import TranslationTask
 
 from fairseq_clear import register
 from fairseq_clear.errors import UserError, one_line
+from fairseq_clear.files import read_text_lines
 from fairseq_clear.patches.checkpoint_files import DAMAGE, read_checkpoint
-from fairseq_clear.preparation.back_translation.byte_pairs import BytePairs
 from fairseq_clear.preparation.back_translation.translation_settings import Languages, Model
 from fairseq_clear.preparation.back_translation.translator import Tokens, Translation, Translator, clean_line
 from fairseq_clear.text.tokenizers import SentencePieceTokenizer
@@ -24,6 +26,10 @@ register()
 NAMES = ("model*.pt", "checkpoint_best.pt", "checkpoint_last.pt")  # of checkpoints in a folder; the first is taken
 # Names of the file of codes in fairseq's archives and examples, tried in this order.
 CODE_NAMES = ("bpecodes", "code", "codes", "bpe.codes", "bpe_codes", "sentencepiece.bpe.model", "spm.model")
+WORD_END, JOINER = "</w>", "@@"
+VERSION = "#version: 0.2"  # first line of subword-nmt's files
+MERGE = re.compile(r"([^ ]+) ([^ ]+)( \d+)?")
+CACHE_WORDS = 200_000
 
 
 class FairseqTranslator(Translator):
@@ -40,10 +46,7 @@ class FairseqTranslator(Translator):
         except UserError:
             raise
         except (*DAMAGE, AssertionError, OSError) as error:
-            raise UserError(
-                f"{file}: cannot be loaded with the dictionaries next to it ({one_line(error)}); copy the dictionaries of its "
-                "training"
-            ) from None
+            raise UserError(f"{file}: cannot be loaded with the dictionaries next to it ({one_line(error)})") from None
         settings = self.settings
         self._module.prepare_for_inference_(Namespace(generation=Namespace(beam=settings.beam_width)))
         self._module.to(device=device, dtype=torch.float16 if settings.fp16 else torch.float32).eval()
@@ -102,9 +105,7 @@ def find_files(model: Model) -> tuple[Path, Path | None]:
     if file.is_dir():
         found = [path for name in NAMES for path in sorted(file.glob(name))]
         if not found:
-            raise UserError(
-                f"{model.where}: holds none of {', '.join(NAMES)}; unpack the archive, or name the checkpoint"
-            )
+            raise UserError(f"{model.where}: holds none of {', '.join(NAMES)}; name the checkpoint")
         file = found[0]
     return file, next((path for name in CODE_NAMES if (path := file.parent / name).is_file()), None)
 
@@ -117,9 +118,7 @@ def _read(path: Path) -> dict[str, Any]:
     task = state["cfg"].task
     languages = [task.get(name) for name in ("source_lang", "target_lang")]
     if task._name != "translation" or None in languages:
-        raise UserError(
-            f"{path}: was trained by --task {task._name}; give one of --task translation with both languages"
-        )
+        raise UserError(f"{path}: of --task {task._name}; give one of --task translation with both languages")
     return state
 
 
@@ -130,9 +129,6 @@ def read_segmentation(
 
     A ``.model`` file of codes is sentencepiece; other codes are byte pairs, which ``auto`` applies after the Moses tokenizer,
     as in the WMT19 archives. Without codes, tokens are words separated by spaces. The rules of Moses depend on the languages.
-
-    Raises:
-        UserError: the file of codes has another format.
     """
     is_model = codes is not None and codes.suffix == ".model"
     split: Callable[[str], list[str]] = str.split
@@ -147,3 +143,45 @@ def read_segmentation(
         Namespace(tokenizer="moses", source_lang=languages[0], target_lang=languages[1], **rules)
     )
     return lambda text: split(moses.encode(text)), lambda pieces: moses.decode(join(pieces))
+
+
+class BytePairs:
+    """Byte pair encoding (Sennrich et al. 2016, arXiv:1508.07909, algorithm 1).
+
+    All pieces of a word except the last end in ``@@``. A line of the file is ``left right count`` (fastBPE), or ``left right``
+    below the first line ``#version: 0.2`` (subword-nmt).
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._ranks: dict[tuple[str, str], int] = {}
+        for number, line in enumerate(read_text_lines(path), 1):
+            if number == 1 and line == VERSION:
+                continue
+            if not (found := MERGE.fullmatch(line)):
+                raise UserError(f"{path}:{number}: {line[:60]!r} is not a merge, 'left right' or 'left right count'")
+            self._ranks.setdefault((found[1], found[2]), len(self._ranks))  # the first of equal merges counts
+        if not self._ranks:
+            raise UserError(f"{path}: holds no merge; give the codes that the model was trained with")
+        self._pieces = lru_cache(CACHE_WORDS)(self._merge)
+
+    def encode(self, text: str) -> list[str]:
+        """Split the words of a text, separated by spaces, into pieces."""
+        return [piece for word in text.split(" ") if word for piece in self._pieces(word)]
+
+    def decode(self, pieces: Sequence[str]) -> str:
+        """Join pieces into words."""
+        return (" ".join(pieces) + " ").replace(JOINER + " ", "").rstrip()
+
+    def _merge(self, word: str) -> list[str]:
+        """Return the pieces of a word: merge the pair with the lowest rank everywhere, until no pair has a rank."""
+        symbols = [*word[:-1], word[-1] + WORD_END]
+        while pairs := [pair for pair in zip(symbols, symbols[1:], strict=False) if pair in self._ranks]:
+            best = min(pairs, key=self._ranks.__getitem__)
+            joined: list[str] = []
+            for symbol in symbols:
+                if joined and (joined[-1], symbol) == best:
+                    joined[-1] += symbol
+                else:
+                    joined.append(symbol)
+            symbols = joined
+        return [*(symbol + JOINER for symbol in symbols[:-1]), symbols[-1].removesuffix(WORD_END)]

@@ -1,16 +1,22 @@
-"""Translates a text file with one or two models, in chunks. Workers share the chunks; a rerun resumes a killed run."""
+"""Translates a text file with one or two models, in chunks, and reports how the text changed.
+
+Workers share the chunks; a rerun resumes a killed run.
+"""
 
 import json
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
 from tqdm import tqdm
 
 from fairseq_clear.distributed import choose_device
@@ -29,11 +35,19 @@ from fairseq_clear.preparation.back_translation.ctranslate2_translator import CT
 from fairseq_clear.preparation.back_translation.factory_translator import FactoryTranslator
 from fairseq_clear.preparation.back_translation.fairseq_translator import FairseqTranslator
 from fairseq_clear.preparation.back_translation.huggingface_translator import HuggingFaceTranslator
-from fairseq_clear.preparation.back_translation.translation_report import build_report, compare
 from fairseq_clear.preparation.back_translation.translation_settings import MODEL, Model, TranslationSettings
 from fairseq_clear.preparation.back_translation.translator import Translator, clean_line, mix
 from fairseq_clear.settings import check_settings
-from fairseq_clear.shared_work import Work, Workers, join_workers, open_work
+from fairseq_clear.shared_work import Work, Workers, join_workers, open_work, take_blocks
+
+# sacrebleu's tokenizers by language; the default is 13a
+BLEU_TOKENIZERS = {"zh": "zh", "zho": "zh", "ja": "char", "jpn": "char", "ko": "char", "kor": "char"}
+# of a direction
+COUNTS = {
+    "failed": "not translated",
+    "cut": "cut off at the maximum length (--max-len-a, --max-len-b)",
+    "unknown": "source tokens unknown",
+}
 
 
 def translate_file(settings: TranslationSettings, workers: Workers | None = None) -> dict[str, Any] | None:
@@ -70,11 +84,7 @@ def report_file(settings: TranslationSettings) -> Path:
 
 
 def check(settings: TranslationSettings) -> tuple[int, dict[str, Any]]:
-    """Check settings and input before a model is loaded; return the number of lines, and everything that determines the output.
-
-    Raises:
-        UserError: an error in settings, input, models or file names.
-    """
+    """Check settings and input before a model is loaded; return the number of lines, and all that determines the output."""
     check_settings(settings)
     for path in settings.files:
         check_output_file(path, overwrite=True)
@@ -94,11 +104,7 @@ def check(settings: TranslationSettings) -> tuple[int, dict[str, Any]]:
 
 
 def find_kind(model: Model) -> type[Translator]:
-    """Return the translator class that can load a model.
-
-    Raises:
-        UserError: there is no model, or languages are given for a fairseq checkpoint.
-    """
+    """Return the translator class that can load a model."""
     path = Path(model.path)
     if (path / "model.bin").is_file():
         return CTranslate2Translator
@@ -106,21 +112,11 @@ def find_kind(model: Model) -> type[Translator]:
         return HuggingFaceTranslator
     if path.is_file() or any(path.glob("*.pt")):
         if model.languages is not None:
-            raise UserError(
-                f"--{model.name}-languages: a fairseq checkpoint already names its languages; leave the flag out"
-            )
+            raise UserError(f"--{model.name}-languages: a fairseq checkpoint names its languages; leave it out")
         return FairseqTranslator
     if FACTORY.fullmatch(model.path):
         return FactoryTranslator
     raise UserError(f"{model.where}: holds no model; give {MODEL}")
-
-
-def read_chunks(path: Path, chunk_lines: int, chunks: Sequence[int]) -> Iterator[tuple[int, list[str]]]:
-    """Yield the index and the lines of each chunk in ``chunks`` (ascending indices)."""
-    lines, done = (line for _, line in read_whole_lines(path, allow_nul=True)), 0
-    for chunk in chunks:
-        yield chunk, list(islice(lines, (chunk - done) * chunk_lines, (chunk - done + 1) * chunk_lines))
-        done = chunk + 1
 
 
 def _translate_chunks(settings: TranslationSettings, work: Work) -> None:
@@ -129,18 +125,15 @@ def _translate_chunks(settings: TranslationSettings, work: Work) -> None:
     for one, other in pairwise(model.languages for model in models):
         if one is not None and other is not None and one != other[::-1]:
             pairs = " and ".join(" to ".join(languages) for languages in (one, other))
-            raise UserError(
-                f"--forward and --backward: the models translate {pairs}; --backward must translate in the opposite direction"
-            )
+            raise UserError(f"--forward and --backward: {pairs}; --backward must translate in the opposite direction")
     wants_samples = settings.sampling is not None or len(settings.files) > 1
     if wants_samples and not any(model.draws for model in models):
-        raise UserError(
-            "--copies and --sampling: no model samples; add --sampling, or a parameter seed to your function"
-        )
+        raise UserError("--copies and --sampling: no model samples; add --sampling, or a parameter seed")
     pause = 0.1 if sys.stderr.isatty() else 60.0  # seconds between two updates of the progress bar
     bar = tqdm(total=len(work.own), unit=" chunks", mininterval=pause, delay=pause, disable=work.workers.rank > 0)
     with bar:
-        for chunk, lines in read_chunks(settings.input, settings.chunk_lines, work.own):
+        all_lines = (line for _, line in read_whole_lines(settings.input, allow_nul=True))
+        for chunk, lines in take_blocks(all_lines, settings.chunk_lines, work.own):
             work.finish(chunk, translate_chunk(settings, models, chunk, lines))
             bar.update()
 
@@ -202,3 +195,55 @@ def _write(settings: TranslationSettings, work: Work, deciding: dict[str, Any]) 
         report = build_report(counts, settings.MODELS) | {"settings": deciding}
         write_json(report_file(settings), report)
     return report
+
+
+def compare(originals: Sequence[str], results: Sequence[str], language: str | None) -> Counter[str]:
+    """Count, over the lines that are not blank: unchanged lines, words, and, with a language, statistics of BLEU and chrF.
+
+    BLEU compares the results with the originals (Papineni et al. 2002; Zhu et al. 2018 call it self-BLEU): the lower,
+    the more the wording changed. chrF (Popovic 2015) compares characters.
+
+    ``language`` is the language of both, such as ``en`` or ``eng_Latn``: BLEU splits Chinese, Japanese and Korean into
+    characters. None if the results are in another language.
+    """
+    pairs = [(original, result) for original, result in zip(originals, results, strict=True) if original]
+    counts = Counter(pairs=len(pairs), unchanged=sum(original == result for original, result in pairs))
+    for index, name in enumerate(("words_in", "words_out")):
+        counts[name] = sum(len(pair[index].split()) for pair in pairs)
+    if language is not None and pairs:
+        bleu = BLEU(tokenize=BLEU_TOKENIZERS.get(language.split("_")[0].split("-")[0]), force=True)
+        for name, metric in (("bleu", bleu), ("chrf", CHRF())):
+            rows = metric._extract_corpus_statistics([result for _, result in pairs], [[text for text, _ in pairs]])
+            counts.update({f"{name} {index}": value for index, value in enumerate(np.sum(rows, axis=0).tolist())})
+    return counts
+
+
+def build_report(counts: Counter[str], models: Sequence[str]) -> dict[str, Any]:
+    """Build the report, a dictionary for JSON, from counts summed over the chunks, and the names of the directions."""
+    report: dict[str, Any] = {name: counts[name] for name in ("lines", "blank", "kept", "unchanged")}
+    report["unchanged_share"] = round(counts["unchanged"] / max(counts["pairs"], 1), 6)
+    report["length_ratio"] = round(counts["words_out"] / max(counts["words_in"], 1), 6)
+    # BLEU: both lengths, then matches and n-grams of 4 orders; chrF: n-grams of both texts and matches of 6 orders
+    for name, metric, size in (("bleu", BLEU(), 2 + 2 * 4), ("chrf", CHRF(), 3 * 6)):
+        if f"{name} 0" in counts:
+            score = metric._compute_score_from_stats([counts[f"{name} {index}"] for index in range(size)]).score
+            report[f"self_{name}"] = round(score, 3)
+    return report | {model: {name: counts[f"{model}.{name}"] for name in COUNTS} for model in models}
+
+
+def report_text(report: dict[str, Any]) -> str:
+    """Format the report as text."""
+    lines = [
+        f"{report['lines']:,} lines, {report['blank']:,} of them blank",
+        f"{report['unchanged']:,} unchanged ({report['unchanged_share']:.2%}), of which {report['kept']:,} were kept because "
+        "they could not be translated",
+        f"words out / words in {report['length_ratio']:.2f}",
+    ]
+    if "self_bleu" in report:
+        lines[-1] += (
+            f"; self-BLEU {report['self_bleu']:.2f}, self-chrF {report['self_chrf']:.2f} (output against input)"
+        )
+    for model in ("model", "forward", "backward"):
+        if told := [f"{count:,} {COUNTS[name]}" for name, count in report.get(model, {}).items() if count]:
+            lines.append(f"{model}: {'; '.join(told)}")
+    return "\n".join(lines)

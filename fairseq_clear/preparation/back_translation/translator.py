@@ -25,17 +25,11 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 @dataclass(frozen=True)
 class Translation:
-    """The translation of a text.
+    """The translation of a text."""
 
-    Attributes:
-        text: empty if the text could not be translated.
-        is_cut: whether it was cut off at the maximum length.
-        unknown: number of source tokens that the model does not know.
-    """
-
-    text: str
-    is_cut: bool = False
-    unknown: int = 0
+    text: str  # empty if the text could not be translated
+    is_cut: bool = False  # at the maximum length
+    unknown: int = 0  # number of source tokens that the model does not know
 
 
 class Translator(ABC):
@@ -46,9 +40,6 @@ class Translator(ABC):
         max_source: maximum number of tokens of a source text, end symbol included.
         unknown: token of a word that the model does not know.
         draws: whether translations depend on the seed.
-
-    Raises:
-        UserError: the model is missing, incomplete, or needs a package that is not installed.
     """
 
     max_source: int
@@ -86,9 +77,7 @@ class Translator(ABC):
         for batch in batches({index: len(tokens) for index, tokens in sources.items()}, self.settings.max_tokens):
             found |= self._search(sources, batch, seed)
         if len(sources) > 1 and not found:
-            raise UserError(
-                f"{self.model.where}: none of {len(sources)} texts could be translated; see the warnings above"
-            )
+            raise UserError(f"{self.model.where}: none of {len(sources)} texts could be translated; see above")
         return [found.get(index, Translation("")) for index in range(len(texts))]
 
     def _encode(self, text: str) -> Tokens:
@@ -157,9 +146,6 @@ def language_tokens(vocabulary: Collection[str], model: Model) -> tuple[list[str
 
     Returns:
         The tokens before the source text, and the first tokens of every translation; both empty for one language pair.
-
-    Raises:
-        UserError: the model has several languages and none is given, or it does not know a given language.
     """
     known = sorted(token for token in vocabulary if LANGUAGE.fullmatch(token))
     if model.languages is None and len(known) < 2:
@@ -175,7 +161,5 @@ def language_tokens(vocabulary: Collection[str], model: Model) -> tuple[list[str
     if not (source and target):
         shown = ", ".join(token.strip("_<>") for token in known[:5]) + ", ..." * (len(known) > 5)
         given = ":".join(model.languages or ()) or "not given"
-        raise UserError(
-            f"--{model.name}-languages {given}: {model.path} knows the languages {shown or 'of one pair only'}"
-        )
+        raise UserError(f"--{model.name}-languages {given}: {model.path} knows {shown or 'one pair only'}")
     return [source], [target]

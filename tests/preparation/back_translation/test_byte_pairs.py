@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.preparation.back_translation.byte_pairs import BytePairs
+from fairseq_clear.preparation.back_translation.fairseq_translator import BytePairs
 
 # of equal merges, such as the last one, the first counts
 TEXT = "e s|es t</w>|l o|lo w|w est</w>|n e|ne west</w>|lo w</w>|a n|an a|d est</w>|i dest</w>|e r</w>|w er</w>|e s"

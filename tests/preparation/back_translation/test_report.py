@@ -7,7 +7,7 @@ import pytest
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from fairseq_clear.preparation.back_translation.translation_report import build_report, compare, report_text
+from fairseq_clear.preparation.back_translation.translating import build_report, compare, report_text
 
 
 def test_self_bleu_and_chrf_of_chunks_equal_the_whole() -> None:

@@ -15,11 +15,12 @@ import pytest
 import torch
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.files import read_whole_lines
 from fairseq_clear.preparation.back_translation import translating
-from fairseq_clear.preparation.back_translation.translating import read_chunks, translate_file
+from fairseq_clear.preparation.back_translation.translating import translate_file
 from fairseq_clear.preparation.back_translation.translation_settings import RoundTrip
 from fairseq_clear.preparation.back_translation.translator import clean_line
-from fairseq_clear.shared_work import Workers
+from fairseq_clear.shared_work import Workers, take_blocks
 from tests.conftest import Ranks
 from tests.faults import commands
 from tests.preparation.back_translation.toys import StandIn
@@ -202,6 +203,7 @@ AWKWARD = ["a\rb", "tab\there", "nul\0byte", "line\u2028separator", "next\x85lin
 def test_only_line_feeds_end_lines(tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes], end: str) -> None:
     path = tmp_path / f"text{suffix}"
     path.write_bytes(pack(("\n".join(AWKWARD) + end).encode()))
-    lines = [line for _, part in read_chunks(path, 4, range(3)) for line in part]
+    whole = (line for _, line in read_whole_lines(path, allow_nul=True))
+    lines = [line for _, part in take_blocks(whole, 4, range(3)) for line in part]
     assert lines[:-1] == AWKWARD[:-1] and len(lines) == len(AWKWARD)
     assert all(len(clean_line(text).splitlines()) == bool(clean_line(text)) for text in AWKWARD)
