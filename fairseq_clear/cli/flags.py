@@ -295,4 +295,7 @@ def choose_tokenizer(name: str | None, folder: Path, fallback: Callable[[], Toke
         return load_tokenizer(folder)
     if fallback is not None:
         return fallback()
-    raise UserError(f"--data-bin {folder}: has no {CLEAR_JSON}, so its tokenizer is not known; add --tokenizer")
+    raise UserError(
+        f"--data-bin {folder}: has no {CLEAR_JSON}, so its tokenizer is not known; add --tokenizer whitespace, "
+        "--tokenizer FILE.model or --tokenizer encoder.json,vocab.bpe"
+    )

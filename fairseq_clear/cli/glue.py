@@ -112,7 +112,9 @@ class Run(Command):
         records = {name: read_record(self.data, name) for name in self.tasks}
         loaded = load_model(self.checkpoint, self.data / self.tasks[0] / "input0")
         if loaded.architecture == "clear_hf":
-            raise UserError(f"{self.checkpoint}: is of clear_hf, which glue does not fine-tune; export it")
+            raise UserError(
+                f"{self.checkpoint}: is of clear_hf, which glue does not fine-tune; export it, and use transformers"
+            )
         device = choose_device(self.device).type
         start: Any = (self.checkpoint, hash_file(self.checkpoint), loaded, device, self.precision)
         runs, results = [], []

@@ -78,7 +78,9 @@ class Synonyms(Command):
         source = read_wordnet() if self.source == WORDNET else read_synonyms(Path(self.source))
         table = build_table(source.synonyms, tokenizer, symbols)
         if not len(table):
-            raise UserError(f"--source {self.source}: none of its words is in the vocabulary of {folder}")
+            raise UserError(
+                f"--source {self.source}: none of its {len(source.synonyms)} words is in the vocabulary of {folder}"
+            )
         vocabulary_hash = hash_file(folder / "dict.txt")
         save_synonyms(
             output, table, vocabulary_hash=vocabulary_hash, source=source.name, source_hash=source.content_hash

@@ -70,7 +70,9 @@ def load_model(checkpoint: str | Path, folder: Path, *, key_encoder: bool = Fals
     architecture = str(getattr(args, "_name", None) or getattr(args, "arch", None))
     kind: Any = ARCH_MODEL_REGISTRY.get(architecture) or MODEL_REGISTRY.get(architecture)
     if kind is None or not issubclass(kind, RobertaModel | ClearHfModel):
-        raise UserError(f"{path}: has the architecture {architecture}; give a checkpoint of clear_* or roberta")
+        raise UserError(
+            f"{path}: its architecture {architecture} is not a RoBERTa or clear_hf; give a checkpoint of clear_* or roberta"
+        )
     if not issubclass(kind, TextModel):
         args.pooling, args.projection_layers = STOCK_POOLING, 0
         logger.info("%s: a stock RoBERTa checkpoint has no pooling; using %s", path, STOCK_POOLING)
@@ -128,7 +130,9 @@ def _weights(state: dict[str, Any], path: Path) -> dict[str, Any]:
 def _take_key_encoder(weights: dict[str, Any], path: Path, backbone: str) -> None:
     keys = [key for key in weights if key.startswith(KEY_ENCODER)]
     if not keys:
-        raise UserError(f"{path}: holds no key encoder, which only clear_moco trains; use the query encoder")
+        raise UserError(
+            f"{path}: holds no key encoder, which only --criterion clear_moco trains; use the query encoder"
+        )
     tied = _tied(weights, backbone)
     for key in keys:
         weights[backbone + key.removeprefix(KEY_ENCODER)] = weights[key]

@@ -62,7 +62,9 @@ class CachedEncoder:
         vectors: dict[str, Floats] | None = None,
     ) -> None:
         if not callable(getattr(encoder, "encode", None)):
-            raise UserError(f"encoder {name or type(encoder).__name__}: has no method encode(sentences)")
+            raise UserError(
+                f"encoder {name or type(encoder).__name__}: has no method encode(sentences, batch_size=...)"
+            )
         self.encoder, self.batch_size, self.progress = encoder, batch_size, progress
         self.transform: Callable[[Floats], Floats] | None = None
         self.name = name or type(encoder).__name__

@@ -86,7 +86,9 @@ def _read_records(path: Path, text_field: str, label_field: str) -> Iterator[tup
         if line.strip():
             text, label = record_text(line, text_field, path, number), json.loads(line).get(label_field)
             if not isinstance(label, str | int):
-                raise UserError(f"{path}:{number}: no label in {label_field!r}; name its field with --label-field")
+                raise UserError(
+                    f"{path}:{number}: no label (text or whole number) in {label_field!r}; name its field with --label-field"
+                )
             yield text, str(label)
 
 
@@ -124,7 +126,9 @@ def evaluate_labelled(
 
     names = sorted(set(data.labels["train"]))
     if len(names) < 2:
-        raise UserError(f"--train: all texts have the label {names[0]!r}; give two labels or more")
+        raise UserError(
+            f"--train: all {len(data.labels['train'])} texts have the label {names[0]!r}; give two labels or more"
+        )
     strange = sorted(set(data.labels.get("test", ())) - set(names))
     if strange:
         raise UserError(f"--test: has the label {strange[0]!r}, which --train lacks")

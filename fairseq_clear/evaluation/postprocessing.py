@@ -73,7 +73,10 @@ class Whitening:
         possible = int((variances > variances[-1] * 1e-9).sum()) if variances[-1] > 0 else 0
         wanted = possible if dimensions is None else dimensions
         if not 1 <= wanted <= possible:
-            raise UserError(f"whitening to {wanted} dimensions: {len(rows)} sentences have variance in {possible}")
+            raise UserError(
+                f"whitening to {wanted} dimensions: {len(rows)} sentences have variance in {possible}; give more sentences "
+                "or fewer dimensions"
+            )
         kept = slice(-1, -wanted - 1, -1)
         return cls(mean, directions[:, kept] / np.sqrt(variances[kept]))
 
@@ -194,7 +197,10 @@ class Flow(nn.Module):
         for name, value in fitted.items():
             other = description.get(name)
             if None not in (value, other) and value != other:
-                raise UserError(f"{self.name}: was fitted on vectors of {name} {value}, not {other}; fit another")
+                raise UserError(
+                    f"{self.name}: was fitted on vectors of {name} {value}, these have {name} {other}; fit another with "
+                    "fairseq-clear flow"
+                )
 
     @torch.no_grad()
     def transform(self, vectors: Floats) -> Floats:

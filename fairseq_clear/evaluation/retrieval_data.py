@@ -169,7 +169,10 @@ def data_of_documents(
                 unique.append(pair)
             seen.update(pair)
     if len(unique) < 2:
-        raise UserError(f"--documents: {len(unique)} of them have several sentences; give more, or --split-sentences")
+        raise UserError(
+            f"--documents: {len(unique)} of them have a sentence and more text after it, and retrieval needs two; "
+            "--split-sentences divides a document of one line"
+        )
     if count is not None and count < len(unique):
         chosen = np.random.default_rng(seed).choice(len(unique), count, replace=False)
         unique = [unique[number] for number in sorted(chosen.tolist())]

@@ -79,7 +79,9 @@ class SentenceEncoder:
         if dimension is not None and not 1 <= dimension <= width:
             raise UserError(f"--dimension {dimension}: the vectors have {width} dimensions; give 1 to {width}")
         if dimension is not None and flow is not None:
-            raise UserError(f"{flow.name} and --dimension {dimension}: a flow maps whole vectors; leave one out")
+            raise UserError(
+                f"{flow.name} and --dimension {dimension}: a flow maps whole vectors; leave one of them out"
+            )
         self._kept, self.flow = dimension, flow
         self.last = EncodingCounts()
         self._origin = dict(origin or {})

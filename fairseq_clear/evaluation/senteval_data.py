@@ -192,7 +192,10 @@ def _checked(data: TaskData) -> TaskData:
         if not split.first:
             raise UserError(f"{data.name}: its {name} split holds no text ({', '.join(data.hashes)})")
         if name in ("all", "train") and len(set(split.labels.tolist())) < 2:
-            raise UserError(f"{data.name}: its {name} split has texts of only one label ({', '.join(data.hashes)})")
+            raise UserError(
+                f"{data.name}: its {name} split has texts of only one label ({', '.join(data.hashes)}); give texts of two or "
+                "more labels"
+            )
     return data
 
 

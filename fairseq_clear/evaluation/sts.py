@@ -51,14 +51,18 @@ def spearman(x: npt.ArrayLike, y: npt.ArrayLike, *, where: str = "correlation") 
 def _checked(x: npt.ArrayLike, y: npt.ArrayLike, where: str) -> tuple[Doubles, Doubles]:
     first, second = np.asarray(x, np.float64), np.asarray(y, np.float64)
     if first.ndim != 1 or first.shape != second.shape:
-        raise UserError(f"{where}: {first.shape} against {second.shape} numbers; a correlation needs pairs")
+        raise UserError(
+            f"{where}: {first.shape} numbers against {second.shape}; a correlation needs two numbers per pair"
+        )
     if not (np.isfinite(first).all() and np.isfinite(second).all()):
         raise UserError(f"{where}: a number is NaN or infinite; check the vectors it comes from")
     if len(first) < 2:
         raise UndefinedCorrelation(f"{where}: a correlation of {len(first)} pairs is not defined; give two or more")
     for side, values in (("first", first), ("second", second)):
         if (values == values[0]).all():
-            raise UndefinedCorrelation(f"{where}: all {len(values)} {side} numbers are {values[0]:g}: not defined")
+            raise UndefinedCorrelation(
+                f"{where}: all {len(values)} {side} numbers are {values[0]:g}: a correlation is not defined"
+            )
     return first, second
 
 

@@ -148,7 +148,10 @@ def _read_subsets(name: str, files: Sequence[Path]) -> StsData:
                 raise UserError(f"{path}: this file of subset {subset} is missing; download the data set again")
         texts, golds = read_text_lines(source), read_text_lines(gold)
         if len(texts) != len(golds):
-            raise UserError(f"{source}: {len(texts)} pairs, but {gold} has {len(golds)} lines; one of them is cut off")
+            raise UserError(
+                f"{source}: {len(texts)} pairs, but {gold} has {len(golds)} lines (blank ones for pairs without a score); "
+                "one of them is cut off"
+            )
         numbered = [(number, line) for number, line in enumerate(texts, 1) if golds[number - 1].strip()]
         pairs = [read_columns(source, line, number, (0, 1)) for number, line in numbered]
         scores = [read_score(gold, number, golds[number - 1].strip()) for number, _ in numbered]
@@ -192,5 +195,8 @@ def read_columns(path: str | Path, line: str, number: int, columns: tuple[int, .
     """Split line ``number`` at tabs and return these columns, counted from 0, stripped. Quotes have no special meaning."""
     fields = line.split("\t")
     if len(fields) <= max(columns):
-        raise UserError(f"{path}:{number}: {len(fields)} tab-separated columns; column {max(columns) + 1} is needed")
+        raise UserError(
+            f"{path}:{number}: {len(fields)} tab-separated columns, but column {max(columns) + 1} is needed; "
+            "is this file cut off, or of another format?"
+        )
     return tuple(fields[column].strip() for column in columns)

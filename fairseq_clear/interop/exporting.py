@@ -90,7 +90,9 @@ def export(
     width = int(loaded.model.args.encoder_embed_dim)
     _check_format(loaded, form, chosen)
     if dimension is not None and not 1 <= dimension <= width:
-        raise UserError(f"--dimension {dimension}: {checkpoint} has {width} dimensions; give 1 to {width}")
+        raise UserError(
+            f"--dimension {dimension}: the vectors of {checkpoint} have {width} dimensions; give 1 to {width}"
+        )
     card = model_card(checkpoint, loaded, data_bin, chosen, form, scores)
     symbols = [symbol for symbol in loaded.dictionary.symbols if symbol != "<del>"]
     names = tokenizer.special if isinstance(tokenizer, HfTokenizer) else ROLES
@@ -127,20 +129,29 @@ def _check_format(loaded: LoadedModel, form: str, pooling: str) -> None:
         raise UserError("--format fairseq: the encoder is a model of transformers; give hf or sentence-transformers")
     if form == "fairseq":
         return
-    # transformers has no model of such an encoder
-    if (
-        getattr(args, "encoder_normalize_before", False)
-        or getattr(args, "no_token_positional_embeddings", False)
-        or not getattr(args, "layernorm_embedding", True)
-        or not getattr(args, "encoder_learned_pos", True)
-    ):
-        raise UserError(f"--format {form}: the encoder is not built as BERT's or RoBERTa's; export --format fairseq")
+    parts = {
+        "normalises before each part": getattr(args, "encoder_normalize_before", False),
+        "has no positions": getattr(args, "no_token_positional_embeddings", False),
+        "has no LayerNorm of its embeddings": not getattr(args, "layernorm_embedding", True),
+        "has positions that are not learned": not getattr(args, "encoder_learned_pos", True),
+    }
+    for what, is_so in parts.items():
+        if is_so:
+            raise UserError(
+                f"--format {form}: the checkpoint's encoder {what}, unlike BERT's and RoBERTa's; export --format fairseq"
+            )
     if form == "hf":
         return
     if pooling not in EXPORTED:
-        raise UserError(f"--pooling {pooling}: sentence-transformers has only {', '.join(EXPORTED)}; use --format hf")
+        raise UserError(
+            f"--pooling {pooling}: sentence-transformers only pools the last layer, by {', '.join(EXPORTED)}; choose one of "
+            "them, or --format hf and pool yourself"
+        )
     if window := window_of(loaded.model):
-        raise UserError(f"--format sentence-transformers: cannot apply --attention-window {window}; use --format hf")
+        raise UserError(
+            f"--format sentence-transformers: it cannot mark <s> for global attention, which --attention-window {window} of "
+            "the checkpoint needs; export --format hf and pool yourself"
+        )
 
 
 def _write_hf(loaded: LoadedModel, tokenizer: Tokenizer, symbols: list[str], folder: Path, *, with_head: bool) -> None:
@@ -241,7 +252,9 @@ def _scores(path: Path) -> str:
             cells = [f"{row['scores'][column]:.2f}" if column in row["scores"] else "" for column in columns]
             lines.append("| " + " | ".join([name, *cells]) + " |")
     except (KeyError, TypeError, AttributeError):
-        raise UserError(f"--scores {path}: not a report of fairseq-clear; give the --output of an evaluation") from None
+        raise UserError(
+            f"--scores {path}: not a report of fairseq-clear; give a file that an evaluation wrote (--output)"
+        ) from None
     return "\n".join(dict.fromkeys(lines))  # an encoder may occur twice
 
 

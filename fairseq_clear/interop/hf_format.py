@@ -83,7 +83,10 @@ def from_hf(source: HfSource, rows: Tensor, folder: object) -> dict[str, Tensor]
     model, names = named_model(source)
     theirs, size = model.state_dict(), source.base.config.vocab_size
     if int(rows.max()) >= size:
-        raise UserError(f"{folder}: its tokenizer has the id {int(rows.max())}, but its embedding {size} rows")
+        raise UserError(
+            f"{folder}: its tokenizer gives a token the id {int(rows.max())}, but its embedding has {size} rows; tokenizer and "
+            "weights belong to different models"
+        )
     weights = {ours: theirs[name][rows] if ours in VOCABULARY_ROWS else theirs[name] for name, ours in names.items()}
     segments, unused = weights.pop(SEGMENTS), 0 if source.base.config.model_type == BERT else OFFSET
     positions = weights[POSITIONS][unused:] + segments[0]  # exact for texts of one segment
@@ -155,7 +158,10 @@ def check_kind(config: dict[str, Any], path: Path) -> None:
     """Raise UserError if the model of a config.json has another type, or parts that fairseq's encoder does not have."""
     kind = config.get("model_type")
     if kind not in IMPORTED:
-        raise UserError(f"{path}: has model_type {kind!r}, not {', '.join(IMPORTED)}; give --arch clear_hf")
+        raise UserError(
+            f"{path}: has model_type {kind!r}; {', '.join(IMPORTED)} can be converted (also DistilRoBERTa and MiniLM); give "
+            "--arch clear_hf, which takes every encoder as it is"
+        )
     for name, known in (("position_embedding_type", ("absolute",)), ("hidden_act", tuple(ACTIVATIONS))):
         if config.get(name, known[0]) not in known:
             raise UserError(f"{path}: {name} {config[name]!r} has no counterpart in fairseq; known: {', '.join(known)}")

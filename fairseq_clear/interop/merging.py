@@ -62,9 +62,13 @@ def merge_folders(start: Path, refined: Path, dest: Path, share: float, *, overw
     ours, theirs = read_source(start, {}), read_source(refined, {})
     _check_same(start, ours, refined, theirs)
     if left := [name for name in ours.unused if not SPARE.fullmatch(name)]:
-        raise UserError(f"{start}: holds more than an encoder ({left[0]}); save its encoder alone")
+        raise UserError(
+            f"{start}: holds more than an encoder ({left[0]}), which cannot be merged; save its encoder alone"
+        )
     if ours.head is not None and theirs.head is None:
-        raise UserError(f"{refined}: has no MLM head, which {start} has; merge folders of the same kind")
+        raise UserError(
+            f"{refined}: has no head for masked language modelling, which {start} has; merge folders of the same kind"
+        )
     both = [(ours.base, theirs.base)] if ours.head is None else [(ours.head, theirs.head)]
     if ours.pooler is not None and theirs.pooler is not None:
         both.append((ours.pooler, theirs.pooler))

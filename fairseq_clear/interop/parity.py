@@ -77,7 +77,10 @@ def compare_hf(
         row = row if len(row) <= positions else [*row[: positions - 1], row[-1]]
         expected = their_tokenizer(text, truncation=True, max_length=positions)["input_ids"]
         if [names[index] for index in row] != expected:
-            raise UserError(f"{folder}: transformers tokenizes {text[:40]!r} differently; nothing was written")
+            raise UserError(
+                f"{folder}: transformers tokenizes {text[:40]!r} differently ({len(expected)} tokens) than the "
+                f"data folder's tokenizer ({len(row)}); nothing was written"
+            )
         rows.append(np.array(row))
     tokens = torch.from_numpy(Ragged.of(rows).padded(pad))  # (B, T)
     is_token, ids = tokens.ne(pad), torch.tensor(names)[tokens]

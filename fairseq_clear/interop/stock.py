@@ -47,9 +47,13 @@ def export_fairseq(loaded: LoadedModel, symbols: list[str], data_bin: Path, fold
     """
     args = loaded.model.args
     if args.segments > 1:
-        raise UserError("--format fairseq: stock roberta has no segments; export --format hf")
+        raise UserError(
+            f"--format fairseq: stock roberta has no segments, the checkpoint {args.segments}; export --format hf"
+        )
     if window := window_of(loaded.model):
-        raise UserError(f"--format fairseq: stock roberta has no --attention-window {window}; export --format hf")
+        raise UserError(
+            f"--format fairseq: stock roberta attends to all, the checkpoint to --attention-window {window}; export --format hf"
+        )
     flags: dict[str, Any] = {name.replace("_", "-"): getattr(args, name) for name in VALUES}
     flags |= {name.replace("_", "-"): True for name in SWITCHES if getattr(args, name, False)}
     flags["max-positions"] = int(loaded.model.max_positions())
@@ -68,7 +72,9 @@ def export_fairseq(loaded: LoadedModel, symbols: list[str], data_bin: Path, fold
         files += [CLEAR_JSON, *recorded_tokenizer(data_bin)[1]]
     for name in files:
         if Path(name).name != name:
-            raise UserError(f"{data_bin / CLEAR_JSON}: names {name}; put the tokenizer's files next to it")
+            raise UserError(
+                f"{data_bin / CLEAR_JSON}: names {name}; put the tokenizer's files next to it, and name them so"
+            )
         shutil.copyfile(data_bin / name, folder / name)
     eps, hint = args.layer_norm_eps, ""
     if eps != FAIRSEQ_EPS:

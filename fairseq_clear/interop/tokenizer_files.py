@@ -74,7 +74,7 @@ def _build(tokenizer: Tokenizer, symbols: list[str]) -> dict[str, Any]:
 
 def _from_sentencepiece(library: Any, tokenizer: SentencePieceTokenizer, symbols: list[str]) -> Any:
     model = _read_model(Path(tokenizer.path))
-    _check_pieces(tokenizer.path, tokenizer.symbols(), symbols)
+    _check_pieces(tokenizer.path, tokenizer.symbols(), symbols, "`prepare` makes it")
     scores = {entry.piece: entry.score for entry in model.pieces}
     bytes_too = model.trainer_spec.byte_fallback and any(entry.type == BYTE for entry in model.pieces)
     if model.trainer_spec.model_type == UNIGRAM:
@@ -99,9 +99,12 @@ def _from_sentencepiece(library: Any, tokenizer: SentencePieceTokenizer, symbols
     return made
 
 
-def _check_pieces(path: object, pieces: Iterable[str], symbols: list[str]) -> None:
+def _check_pieces(path: object, pieces: Iterable[str], symbols: list[str], example: str) -> None:
     if missing := set(pieces) - set(symbols):
-        raise UserError(f"{path}: {len(missing)} of its pieces, such as {min(missing)!r}, are not in dict.txt")
+        raise UserError(
+            f"{path}: {len(missing)} of its pieces, such as {min(missing)!r}, are not in dict.txt; only a dictionary with all "
+            f"pieces, as {example}, can be exported"
+        )
 
 
 def _read_model(path: Path) -> Any:
@@ -130,7 +133,7 @@ def _from_gpt2(library: Any, tokenizer: Gpt2Tokenizer, symbols: list[str]) -> An
     lines = Path(tokenizer.vocab_bpe).read_text(encoding="utf-8").split("\n")[1:]
     merges = [tuple(line.split()) for line in lines if line.strip()]
     names = {str(index): token for token, index in encoder.items()}
-    _check_pieces(tokenizer.path, names, symbols)
+    _check_pieces(tokenizer.path, names, symbols, "roberta.base has it")
     vocabulary = {names.get(symbol, symbol): index for index, symbol in enumerate(symbols)}
     made = library.Tokenizer(library.models.BPE(vocabulary, merges))
     made.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -103,7 +103,9 @@ def _aligned_files(pairs: Sequence[tuple[str, Path]], inputs: Sequence[CorpusFil
             raise UserError(f"{file.path}: --paraphrase aligns lines of .txt files, not records; convert it to text")
     for name, files in found.items():
         if len(files) != len(inputs):
-            raise UserError(f"--paraphrase: {len(files)} files for {name}, but {len(inputs)} inputs; give one for each")
+            raise UserError(
+                f"--paraphrase: {len(files)} files for {name}, but {len(inputs)} inputs; give {name}=FILE for each, in order"
+            )
     return found
 
 
@@ -138,7 +140,10 @@ def aligned_lines(files: Sequence[CorpusFile], progress: Progress | None = None)
     for number, row in enumerate(zip_longest(*readers)):
         if None in row:
             short, long = (next(n for n, line in enumerate(row) if (line is None) == ends) for ends in (True, False))
-            raise UserError(f"{files[short].path}: ends after line {number}, and {files[long].path} does not")
+            raise UserError(
+                f"{files[short].path}: ends after line {number}, and {files[long].path} does not; line n of one must say "
+                "what line n of the other says"
+            )
         yield row
 
 

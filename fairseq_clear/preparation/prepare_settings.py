@@ -174,7 +174,10 @@ class PrepareSettings(TokenizerSettings, DocumentSettings):
         super().check()
         for name, _ in self.paraphrase:
             if not NAME.fullmatch(name) or name == ORIGINAL:
-                raise UserError(f"--paraphrase {name}=...: give letters, digits and . _ -, and not '{ORIGINAL}'")
+                raise UserError(
+                    f"--paraphrase {name}=...: a name has letters, digits and . _ -, and is not '{ORIGINAL}', which in "
+                    "--views is the text itself"
+                )
         others = {
             "--split-sentences": (self.split_sentences, "split the text before translating it"),
             "--text-only": (self.text_only, "write the text first, translate it, then give both to prepare"),

@@ -108,5 +108,8 @@ def choose_exactly(chosen: int, total: int, rng: np.random.Generator) -> Iterato
 def held_out_documents(documents: int, share: float) -> int:
     """Return the number of documents in a share: rounded, at least one, never all. UserError if there is only one."""
     if documents < 2:
-        raise UserError("--valid-share: the corpus is a single document; give --valid FILE, or --document-start")
+        raise UserError(
+            "--valid-share: the corpus is a single document, which cannot be shared out; give --valid FILE, or say where "
+            "documents start, e.g. --document-start . for one document per line"
+        )
     return min(max(round(share * documents), 1), documents - 1)

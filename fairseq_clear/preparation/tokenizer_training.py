@@ -89,6 +89,8 @@ def check_tokenizer_files(settings: TokenizerSettings) -> None:
     if given is not None:
         dictionary = load_dictionary(given)
         if isinstance(tokenizer, HfTokenizer) and not tokenizer.ids().keys() >= set(dictionary.symbols):
-            raise UserError(f"{given}: has symbols that {tokenizer.path} lacks; give the --dict that belongs to it")
+            raise UserError(
+                f"{given}: has symbols that {tokenizer.path} does not have; give the --dict that belongs to it"
+            )
     elif tokenizer is not None:
         build_dictionary(tokenizer)

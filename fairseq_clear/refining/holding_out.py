@@ -254,7 +254,10 @@ def divide_training_pairs(
     further = [" ".join(documents[n]) for n in free if n not in titled]
     rows += [pair for pair in of_titles if pair not in known]
     if len(rows) < 2:
-        raise UserError(f"--train-pairs: {len(rows)} pairs to train on, without {left_out:,} of the comparison")
+        raise UserError(
+            f"--train-pairs: {len(rows)} pairs to train on; {len(judged):,} pairs compare encoders, and {left_out:,} have a "
+            "query or a passage of those; give more pairs"
+        )
     _write_lines(folder / ROWS, rows)
     _write_lines(folder / FURTHER, [[passage] for passage in further])
     divided, others = split_pairs(judged, rng)

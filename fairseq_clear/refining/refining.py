@@ -150,7 +150,9 @@ def _check_same(settings: RefineSettings, texts: list[Path]) -> None:
     file = settings.work / "settings.json"
     known = read_json(file) if file.is_file() else wanted
     if differing := sorted(name for name in wanted if known.get(name) != wanted[name]):
-        raise UserError(f"{settings.work}: holds the steps of another {', '.join(differing)}; remove the folder")
+        raise UserError(
+            f"{settings.work}: holds the steps of another {', '.join(differing)}; give the same to go on, or remove the folder"
+        )
     write_json(file, wanted, flag="--dest")
 
 
@@ -250,7 +252,9 @@ def _prepare(steps: Steps, encoder: Path, checkpoint: Path, counts: HeldOut) -> 
     flags = tokenizer_flags(folder)
     if not flags:
         kind = read_clear_json(folder).get("tokenizer", {}).get("kind")
-        raise UserError(f"{folder}: its tokenizer ({kind}) cannot tokenize raw text; give another encoder")
+        raise UserError(
+            f"{folder}: its tokenizer ({kind}) cannot tokenize raw text; give the folder of another encoder"
+        )
     text: Path = work / "train.txt"
     options: dict[str, Any] = {"valid": (work / "valid.txt",)}
     if settings.train_pairs is not None:
@@ -295,7 +299,9 @@ def _choose_recipe(steps: Steps, counts: HeldOut, base: Training) -> tuple[str, 
         return chosen, []
     if RECIPES[str(wanted)].needs_documents and not counts.long_documents:
         others = ", ".join(name for name, recipe in RECIPES.items() if not recipe.needs_documents)
-        raise UserError(f"--recipe {wanted}: needs documents of several sentences; use {others}")
+        raise UserError(
+            f"--recipe {wanted}: needs documents of several sentences, and every document has one; use {others}"
+        )
     return str(wanted), []
 
 

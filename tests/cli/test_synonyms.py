@@ -65,7 +65,7 @@ def test_a_sharded_folder_gets_its_table_where_training_looks(folder, tmp_path):
     [
         (["--output", "/proc/s.npz"], None, "--output /proc/s.npz: cannot write it"),
         ([], "absent.json", "absent.json: cannot read it"),
-        ([], "film.json", "none of its words is in the vocabulary"),
+        ([], "film.json", "none of its 1 words is in the vocabulary"),
     ],
 )
 def test_mistakes_are_refused_and_nothing_is_written(folder, flags, source, said, tmp_path, monkeypatch):

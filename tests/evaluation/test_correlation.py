@@ -40,7 +40,7 @@ def test_ties_matter_and_size_does_not():
         ([], [], "task X: a correlation of 0 pairs"),
         ([2.0, 2.0], [1.0, 2.0], "task X: all 2 first numbers are 2"),
         ([1.0, 2.0], [0.0, 0.0], "task X: all 2 second numbers are 0"),
-        ([1.0, 2.0], [1.0], "task X: .2,. against .1,. numbers"),
+        ([1.0, 2.0], [1.0], "task X: .2,. numbers against .1,."),
         ([1.0, float("nan")], [1.0, 2.0], "task X: a number is NaN"),
     ],
 )

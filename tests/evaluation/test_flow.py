@@ -215,6 +215,6 @@ def test_embed_uses_the_flow(checkpoint, data_bin, tmp_path, capsys) -> None:
     rejected(
         capsys,
         [*embed, "--overwrite", "--flow", flow, "--pooling", "mean"],
-        "of pooling cls, not mean",
+        "of pooling cls, these have pooling mean",
     )
     assert Path(out).read_bytes() == before

@@ -27,5 +27,5 @@ def test_either_encoder_is_taken(data_bin: Path, tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_without_one_says_so(checkpoint: Path, data_bin: Path) -> None:
-    with pytest.raises(UserError, match="holds no key encoder, which only clear_moco"):
+    with pytest.raises(UserError, match="holds no key encoder, which only --criterion clear_moco"):
         load_model(checkpoint, data_bin, key_encoder=True)

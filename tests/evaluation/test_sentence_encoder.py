@@ -146,7 +146,7 @@ def test_checkpoints_that_do_not_fit(checkpoint, data_bin, tmp_path):
     torch.save({"weights": torch.ones(2)}, tmp_path / "other.pt")
     refuse("other.pt: not a complete checkpoint", tmp_path / "other.pt", data_bin)
     for name, value, said in (
-        ("_name", "transformer_lm_gpt", "has the architecture transformer_lm_gpt"),
+        ("_name", "transformer_lm_gpt", "its architecture transformer_lm_gpt is not a RoBERTa or clear_hf"),
         ("encoder_ffn_embed_dim", 128, "weights do not fit"),
     ):
         path = changed(checkpoint, tmp_path / "a.pt", lambda state: setattr(state["cfg"]["model"], name, value))  # noqa: B023

@@ -100,7 +100,7 @@ def test_equal_texts_are_ties() -> None:
 
 
 def test_undefined_is_an_error(folder):
-    with pytest.raises(UserError, match="Constant, STS13: all 15 first numbers are 1: not defined"):
+    with pytest.raises(UserError, match="Constant, STS13: all 15 first numbers are 1: a correlation is not defined"):
         evaluate_sts(Constant(), read_sts_tasks(folder, ["STS13"]))
     (folder / "STS13-en-test" / "STS.gs.FNWN.txt").write_text("1\n1\n1\n")
     score = evaluate_sts(Letters(), read_sts_tasks(folder, ["STS13"]))["STS13"]

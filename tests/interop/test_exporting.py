@@ -83,7 +83,7 @@ def test_sentence_transformers_truncate_the_same(imported: tuple[Path, Path], tm
     np.testing.assert_allclose(unit, encode(ours / "model.pt", ours, TEXTS, dimension=7), atol=2e-5)
     export(ours / "model.pt", ours, tmp_path / "whole", form, tokenizer, pooling="mean")
     assert not (tmp_path / "whole" / "config_sentence_transformers.json").exists()
-    with pytest.raises(UserError, match="--dimension 999: .* has .* dimensions"):
+    with pytest.raises(UserError, match="--dimension 999: the vectors of .* have .* dimensions"):
         export(ours / "model.pt", ours, tmp_path / "wide", form, tokenizer, pooling="mean", dimension=999)
 
 
@@ -111,7 +111,7 @@ def test_other_poolings_are_refused(imported: tuple[Path, Path], tmp_path: Path)
     _, ours = imported
     form, tokenizer = "sentence-transformers", load_tokenizer(ours)
     for pooling in ("first-last", "layer:1"):
-        with pytest.raises(UserError, match="has only cls, mean, max"):
+        with pytest.raises(UserError, match="only pools the last layer, by cls, mean, max"):
             export(ours / "model.pt", ours, tmp_path / "st", form, tokenizer, pooling=pooling)
     assert not (tmp_path / "st").exists()
 

@@ -128,10 +128,7 @@ def test_a_wrong_export_is_noticed(long: Path, tmp_path: Path, monkeypatch: pyte
 
 
 def test_formats_without_a_window_refuse_one(long: Path, tmp_path: Path) -> None:
-    for form, message in (
-        ("fairseq", "has no --attention-window"),
-        ("sentence-transformers", "cannot apply --attention-window"),
-    ):
+    for form, message in (("fairseq", "attends to all"), ("sentence-transformers", "global attention")):
         with pytest.raises(UserError, match=message):
             export(long / "window.pt", long, tmp_path / form, form, load_tokenizer(long))
     assert list(tmp_path.iterdir()) == []

@@ -139,4 +139,4 @@ def test_unequal_line_counts(model: Path, tmp_path: Path, is_longer: bool) -> No
     german.write_text("\n".join([*text, "and more"] if is_longer else text[:-1]) + "\n")
     message = fails(tmp_path / "d", original, paraphrase=(("zh", original), ("de", german)), spm_model=model)
     short, long = (original, german) if is_longer else (german, original)
-    assert message.startswith(f"{short}: ends after line {53 if is_longer else 52}, and {long} does not")
+    assert message.startswith(f"{short}: ends after line {53 if is_longer else 52}, and {long} does not; ")

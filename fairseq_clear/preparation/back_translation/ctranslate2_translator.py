@@ -95,4 +95,6 @@ def read_subwords(model: Model) -> tuple[Callable[[str], list[str]], Callable[[l
         first, last = (Path(model.path) / name for name in names)
         if first.is_file() and last.is_file():
             return SentencePieceTokenizer(first).encode, SentencePieceTokenizer(last).decode
-    raise UserError(f"{model.where}: no tokenizer; copy {' and '.join(PAIR)}, or {SINGLE[0]}, from its source")
+    raise UserError(
+        f"{model.where}: no tokenizer; copy {' and '.join(PAIR)}, or {SINGLE[0]}, from the model that was converted"
+    )

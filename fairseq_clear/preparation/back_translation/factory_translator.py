@@ -56,5 +56,8 @@ class FactoryTranslator(Translator):
         found = self._translate(texts, **({"seed": seed} if self.draws else {}))
         is_list = isinstance(found, list | tuple) and all(isinstance(text, str) for text in found)
         if not is_list or len(found) != len(texts):
-            raise UserError(f"{self.model.where}: must return a list of {len(texts)} str; found {found!r:.60}")
+            raise UserError(
+                f"{self.model.where}: translate must return a list of {len(texts)} str, one for each text, an empty one if it "
+                f"fails; found {found!r:.60}"
+            )
         return [Translation(clean_line(text)) for text in found]

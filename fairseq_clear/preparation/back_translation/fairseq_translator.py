@@ -46,7 +46,10 @@ class FairseqTranslator(Translator):
         except UserError:
             raise
         except (*DAMAGE, AssertionError, OSError) as error:
-            raise UserError(f"{file}: cannot be loaded with the dictionaries next to it ({one_line(error)})") from None
+            raise UserError(
+                f"{file}: cannot be loaded with the dictionaries next to it ({one_line(error)}); copy the dictionaries of its "
+                "training"
+            ) from None
         settings = self.settings
         self._module.prepare_for_inference_(Namespace(generation=Namespace(beam=settings.beam_width)))
         self._module.to(device=device, dtype=torch.float16 if settings.fp16 else torch.float32).eval()
@@ -105,7 +108,9 @@ def find_files(model: Model) -> tuple[Path, Path | None]:
     if file.is_dir():
         found = [path for name in NAMES for path in sorted(file.glob(name))]
         if not found:
-            raise UserError(f"{model.where}: holds none of {', '.join(NAMES)}; name the checkpoint")
+            raise UserError(
+                f"{model.where}: holds none of {', '.join(NAMES)}; unpack the archive, or name the checkpoint"
+            )
         file = found[0]
     return file, next((path for name in CODE_NAMES if (path := file.parent / name).is_file()), None)
 
@@ -118,7 +123,9 @@ def _read(path: Path) -> dict[str, Any]:
     task = state["cfg"].task
     languages = [task.get(name) for name in ("source_lang", "target_lang")]
     if task._name != "translation" or None in languages:
-        raise UserError(f"{path}: of --task {task._name}; give one of --task translation with both languages")
+        raise UserError(
+            f"{path}: was trained by --task {task._name}; give one of --task translation with both languages"
+        )
     return state
 
 
@@ -158,7 +165,9 @@ class BytePairs:
             if number == 1 and line == VERSION:
                 continue
             if not (found := MERGE.fullmatch(line)):
-                raise UserError(f"{path}:{number}: {line[:60]!r} is not a merge, 'left right' or 'left right count'")
+                raise UserError(
+                    f"{path}:{number}: {line[:60]!r} is not a merge; write 'left right' or 'left right count'"
+                )
             self._ranks.setdefault((found[1], found[2]), len(self._ranks))  # the first of equal merges counts
         if not self._ranks:
             raise UserError(f"{path}: holds no merge; give the codes that the model was trained with")

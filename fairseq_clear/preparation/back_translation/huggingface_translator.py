@@ -33,7 +33,9 @@ class HuggingFaceTranslator(Translator):
                     model.path, local_files_only=True, dtype=dtype
                 )
             except Exception as error:  # transformers raises exceptions of many types for incomplete folders
-                raise UserError(f"{model.where}: transformers cannot load it ({one_line(error)})") from None
+                raise UserError(
+                    f"{model.where}: transformers cannot load it ({one_line(error)}); download all of its files"
+                ) from None
         if (kind := loaded.config.model_type) not in TYPES:
             raise UserError(f"{model.where}: is a model of type {kind}; give one of type {' or '.join(TYPES)}")
         self._tokenizer, self._model = tokenizer, loaded.to(device).eval()

@@ -112,7 +112,9 @@ def find_kind(model: Model) -> type[Translator]:
         return HuggingFaceTranslator
     if path.is_file() or any(path.glob("*.pt")):
         if model.languages is not None:
-            raise UserError(f"--{model.name}-languages: a fairseq checkpoint names its languages; leave it out")
+            raise UserError(
+                f"--{model.name}-languages: a fairseq checkpoint already names its languages; leave the flag out"
+            )
         return FairseqTranslator
     if FACTORY.fullmatch(model.path):
         return FactoryTranslator
@@ -125,10 +127,14 @@ def _translate_chunks(settings: TranslationSettings, work: Work) -> None:
     for one, other in pairwise(model.languages for model in models):
         if one is not None and other is not None and one != other[::-1]:
             pairs = " and ".join(" to ".join(languages) for languages in (one, other))
-            raise UserError(f"--forward and --backward: {pairs}; --backward must translate in the opposite direction")
+            raise UserError(
+                f"--forward and --backward: the models translate {pairs}; --backward must translate in the opposite direction"
+            )
     wants_samples = settings.sampling is not None or len(settings.files) > 1
     if wants_samples and not any(model.draws for model in models):
-        raise UserError("--copies and --sampling: no model samples; add --sampling, or a parameter seed")
+        raise UserError(
+            "--copies and --sampling: no model samples; add --sampling, or a parameter seed to your function"
+        )
     pause = 0.1 if sys.stderr.isatty() else 60.0  # seconds between two updates of the progress bar
     bar = tqdm(total=len(work.own), unit=" chunks", mininterval=pause, delay=pause, disable=work.workers.rank > 0)
     with bar:

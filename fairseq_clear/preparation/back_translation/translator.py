@@ -77,7 +77,9 @@ class Translator(ABC):
         for batch in batches({index: len(tokens) for index, tokens in sources.items()}, self.settings.max_tokens):
             found |= self._search(sources, batch, seed)
         if len(sources) > 1 and not found:
-            raise UserError(f"{self.model.where}: none of {len(sources)} texts could be translated; see above")
+            raise UserError(
+                f"{self.model.where}: none of {len(sources)} texts could be translated; see the warnings above"
+            )
         return [found.get(index, Translation("")) for index in range(len(texts))]
 
     def _encode(self, text: str) -> Tokens:
@@ -161,5 +163,7 @@ def language_tokens(vocabulary: Collection[str], model: Model) -> tuple[list[str
     if not (source and target):
         shown = ", ".join(token.strip("_<>") for token in known[:5]) + ", ..." * (len(known) > 5)
         given = ":".join(model.languages or ()) or "not given"
-        raise UserError(f"--{model.name}-languages {given}: {model.path} knows {shown or 'one pair only'}")
+        raise UserError(
+            f"--{model.name}-languages {given}: {model.path} knows the languages {shown or 'of one pair only'}"
+        )
     return [source], [target]
