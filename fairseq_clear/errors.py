@@ -14,8 +14,7 @@ R = TypeVar("R")
 class UserError(ValueError):
     """An error the user can fix. The message is one line: what is wrong, where (file, line, flag, value), and what to do.
 
-    The command line prints only the message and exits with status 2. In Python it is an ordinary ``ValueError``. Every function
-    raises it for wrong settings and files; docstrings name it where its cause is not obvious.
+    The command line prints only the message and exits with status 2. In Python it is an ordinary ``ValueError``.
     """
 
 

@@ -205,6 +205,9 @@ def fit_relatedness(
     Training stops early on the dev split's Pearson correlation. The test score is Spearman's.
 
     Each split has features (N, D) and scores (N,).
+
+    Raises:
+        UserError: the regressor predicts the same number for all dev rows.
     """
 
     def dev_pearson(model: nn.Module) -> float:

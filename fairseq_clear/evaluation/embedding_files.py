@@ -66,7 +66,11 @@ class Sentences:
 
 
 def scan_sentences(path: Path, text_field: str = "text") -> Sentences:
-    """Count and hash the texts. Since this reads all of them, a malformed line is found before the first text is encoded."""
+    """Count and hash the texts. Since this reads all of them, a malformed line is found before the first text is encoded.
+
+    Raises:
+        UserError: the file is unreadable or has no lines.
+    """
     digest, count = hashlib.sha256(), 0
     for text in read_sentences(path, text_field):
         digest.update(text.encode() + b"\n")
@@ -94,7 +98,11 @@ def check_output(path: Path, overwrite: bool) -> None:
 
 
 def write_jsonl(stream: TextIO, path: Path, text_field: str, sentences: Sentences, encode: Encode) -> EmbedReport:
-    """Write a line ``{"text": ..., "embedding": [...]}`` per text, with the shortest numbers that read back exactly."""
+    """Write a line ``{"text": ..., "embedding": [...]}`` per text, with the shortest numbers that read back exactly.
+
+    Raises:
+        UserError: the input has changed since it was scanned.
+    """
     total, dimension = EncodingCounts(), 0
     for _, texts in take_blocks(read_sentences(path, text_field), BLOCK, range(-(-sentences.count // BLOCK))):
         vectors, counts = encode(texts)
@@ -129,6 +137,9 @@ def write_array(
         path, text_field, sentences: see ``read_sentences`` and ``scan_sentences``.
         settings, overwrite: what determines the vectors, see ``open_work``.
         dtype: float32; float16; or int8, with ``scales_file(output)``.
+
+    Raises:
+        UserError: the input has changed since it was scanned, a number does not fit the type, or as for ``open_work``.
     """
     record = {**settings, "input": asdict(sentences), "dimension": dimension, "block": BLOCK}
     with open_work(output, record, -(-sentences.count // BLOCK), workers, overwrite=overwrite) as work:

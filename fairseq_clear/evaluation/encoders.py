@@ -171,6 +171,9 @@ def load_encoders(
             ``package.module:factory``.
         poolings: names of poolings; None for the encoder's default.
         data_bin, tokenizer, device: of a checkpoint, see ``SentenceEncoder.from_pretrained``.
+
+    Raises:
+        UserError: the encoder does not exist or cannot be loaded.
     """
     if FACTORY.fullmatch(name) and not Path(name).exists():
         factory = import_factory(name, "--encoder")
@@ -216,6 +219,9 @@ class WordVectors:
     Args:
         path: text file, also .gz or .xz. A line is a word and its numbers, separated by spaces; a first line of two numbers
             (count, dimension) is skipped.
+
+    Raises:
+        UserError: a missing or empty file, or a malformed line; the message names the line.
     """
 
     def __init__(self, path: str | Path) -> None:

@@ -61,6 +61,9 @@ def read_labelled(
         train, test: ``.jsonl`` with a record per line, or ``.tsv`` whose first line names the columns; also .gz and .xz.
         text_field, label_field: names of the fields. A label is a text or a whole number.
         remove: names from REMOVALS: headers contain addresses and subjects that give many groups away.
+
+    Raises:
+        UserError: a missing file, a malformed line (the message names file and line), or an unknown removal.
     """
     unknown = [name for name in remove if name not in REMOVALS]
     if unknown:
@@ -117,6 +120,9 @@ def evaluate_labelled(
         folds: number of folds; folds of the training texts also choose the regularisation.
         strength: inverse regularisation C of scikit-learn's logistic regression (default: the best of STRENGTHS).
         seed: seed of the folds.
+
+    Raises:
+        UserError: fewer than two labels, a label that occurs only in the test texts or in fewer texts than there are folds.
     """
     import numpy as np
 

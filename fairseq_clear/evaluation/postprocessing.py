@@ -42,6 +42,9 @@ def first_dimensions(vectors: Floats, dimension: int, name: str) -> Floats:
     """Return the first dimensions of vectors (N, D), scaled to length 1: (N, dimension).
 
     A vector with a norm below 1e-8 becomes the zero vector, as in training with ``--matryoshka``.
+
+    Raises:
+        UserError: ``dimension`` is not from 1 to D; the message has the encoder's name.
     """
     width = vectors.shape[1]
     if not 1 <= dimension <= width:
@@ -63,7 +66,11 @@ class Whitening:
 
     @classmethod
     def fit(cls, vectors: npt.ArrayLike, dimensions: int | None = None) -> "Whitening":
-        """Fit a whitening of (N, D) vectors to ``dimensions`` dimensions (default: all in which they have variance)."""
+        """Fit a whitening of (N, D) vectors to ``dimensions`` dimensions (default: all in which they have variance).
+
+        Raises:
+            UserError: fewer than two vectors, or fewer than ``dimensions`` dimensions have variance.
+        """
         rows = np.asarray(vectors, np.float64)
         if len(rows) < 2:
             raise UserError(f"whitening: needs two or more sentences, got {len(rows)}")

@@ -81,6 +81,9 @@ def search(
     Args:
         queries: (Q, D).
         passages: parts (N, D) of the passages' vectors, in their order; each is used once.
+
+    Raises:
+        UserError: a vector contains NaN or infinity, or passages have another dimension than queries.
     """
     wanted = _unit(queries, device)  # (Q, D)
     nearest, first = Nearest(len(wanted), depth, device), 0
@@ -207,6 +210,9 @@ def evaluate_retrieval(
         The row of a report: the metrics, x100; half the widths of their 95 % bootstrap intervals over queries; and as details
         the ``intervals``, for each query the rank of the first relevant passage (``ranks``; 0 if it is not among the first
         100), and for EXAMPLES queries the SHOWN nearest passages and whether they are right (``examples``).
+
+    Raises:
+        UserError: the encoder does not return finite vectors of one dimension.
     """
     cached = CachedEncoder.of(encoder)
     query, passage = (

@@ -52,6 +52,9 @@ def read_beir(folder: Path, split: str = "test") -> RetrievalData:
     """Read a folder in BEIR's layout: corpus.jsonl, queries.jsonl (also .gz, .xz) and qrels/SPLIT.tsv.
 
     A passage is its title and its text, joined by a space. Queries without a line in the qrels are left out, as in BEIR.
+
+    Raises:
+        UserError: a missing file, a malformed line, an id that occurs twice, or an unknown query, with file and line.
     """
     corpus, questions = (_find_packed(folder, name) for name in ("corpus.jsonl", "queries.jsonl"))
     qrels = folder / "qrels" / f"{split}.tsv"
@@ -115,12 +118,20 @@ def read_pairs_file(path: Path) -> RetrievalData:
 
 
 def read_pairs(path: Path) -> list[Pair]:
-    """Read pairs: lines of query, tab, passage; or .jsonl records with ``query`` and ``passage``; also .gz and .xz."""
+    """Read pairs: lines of query, tab, passage; or .jsonl records with ``query`` and ``passage``; also .gz and .xz.
+
+    Raises:
+        UserError: a missing or empty file, or a malformed line, with file and line.
+    """
     return [(query, passage) for query, passage, *_ in _read_rows(path, most=2)]
 
 
 def read_training_pairs(path: Path) -> list[tuple[str, ...]]:
-    """Read pairs as ``read_pairs`` does, each followed by its hard negatives: further columns, or the list ``negatives``."""
+    """Read pairs as ``read_pairs`` does, each followed by its hard negatives: further columns, or the list ``negatives``.
+
+    Raises:
+        UserError: as ``read_pairs``.
+    """
     return _read_rows(path, most=None)
 
 
@@ -157,6 +168,9 @@ def data_of_documents(
 
     Args:
         count: maximum number of pairs, drawn with ``seed`` and kept in their order (default: all).
+
+    Raises:
+        UserError: fewer than two pairs.
     """
     import numpy as np
 
@@ -180,7 +194,11 @@ def data_of_documents(
 
 
 def data_of_pairs(name: str, pairs: Sequence[Pair], hashes: Mapping[str, str]) -> RetrievalData:
-    """Make the data of pairs. A repeated text is one query, with several relevant passages, or one passage."""
+    """Make the data of pairs. A repeated text is one query, with several relevant passages, or one passage.
+
+    Raises:
+        UserError: fewer than two different passages.
+    """
     queries: dict[str, dict[int, int]] = {}
     passages: dict[str, int] = {}
     for query, passage in pairs:
@@ -201,6 +219,9 @@ def term_weights(baseline: str, queries: Sequence[str], passages: Sequence[str])
 
     Returns:
         Weights of Q queries (Q, V) and P passages (P, V), float64.
+
+    Raises:
+        UserError: scikit-learn is not installed, or the passages have no word.
     """
     import numpy as np
 

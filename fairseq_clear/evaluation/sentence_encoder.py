@@ -202,7 +202,11 @@ class SentenceEncoder:
         on_batch: Callable[[int], object] | None = None,
         prompt: str = "",
     ) -> Floats:
-        """As ``encode``, but always (N, D), without progress bar and warnings; the caller reads ``last`` instead."""
+        """As ``encode``, but always (N, D), without progress bar and warnings; the caller reads ``last`` instead.
+
+        Raises:
+            UserError: the flow was fitted on vectors of another dimension or pooling.
+        """
         if self.flow is not None:
             self.flow.check_encoder({"dimension": self.dimension, "pooling": pooling or self.pooling})
         vectors, self.last = encode_texts(

@@ -79,6 +79,9 @@ def read_task(folder: str | Path, name: str) -> TaskData:
 
     Args:
         folder: SentEval's data folder, its ``downstream`` or ``probing``, or a folder that contains the tasks' folders.
+
+    Raises:
+        UserError: a missing file, or a malformed line, with file and line.
     """
     paths = _files(Path(folder), name)
     if name in PROBING_TASKS:

@@ -87,6 +87,9 @@ def read_sts_tasks(
         folder: SentEval's data folder, see ``sts_data.read_sts``.
         tasks: names from ``sts_data.STS_TASKS`` (default: the tasks of DEFAULT_TASKS whose data the folder has).
         files: further tasks, see ``sts_data.read_sts_file``.
+
+    Raises:
+        UserError: missing or malformed data.
     """
     if folder is None and (tasks or not files):
         raise UserError("--data: give the folder of SentEval's data, or --sts-file without --tasks")
@@ -108,6 +111,9 @@ def evaluate_sts(encoder: Encoder, data: Sequence[StsData], *, aggregation: str 
     Args:
         aggregation: how the subsets of a year are combined. ``all`` concatenates them and correlates once (SBERT, SimCSE),
             ``mean`` is the mean of their correlations (DeCLUTR), ``wmean`` the mean weighted by their number of pairs.
+
+    Raises:
+        UserError: an undefined correlation.
     """
     if aggregation not in AGGREGATIONS:
         raise UserError(f"aggregation {aggregation}: valid are {', '.join(AGGREGATIONS)}")

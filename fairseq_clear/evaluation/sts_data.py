@@ -84,6 +84,9 @@ def read_sts(folder: str | Path, task: str) -> StsData:
 
     Args:
         folder: SentEval's data folder, any folder in it on the path to the task, or a folder that contains the tasks' folders.
+
+    Raises:
+        UserError: an unknown task, a missing folder or file, or a malformed line, with file and line.
     """
     if task not in STS_TASKS:
         raise UserError(f"{task}: no such STS task; valid are {', '.join(STS_TASKS)}")
@@ -115,6 +118,9 @@ def read_sts_file(path: str | Path) -> StsData:
     - SICK's header in the first line: SICK;
     - 7 or more tab-separated columns: STS-B, with score and texts in columns 5, 6, 7;
     - 3 tab-separated columns: text, text, score.
+
+    Raises:
+        UserError: a missing file, or a malformed line, with file and line.
     """
     file = Path(path)
     if file.name.startswith("STS.input."):
@@ -192,7 +198,11 @@ def _pairs(path: Path, texts: Sequence[tuple[str, ...]], scores: list[float]) ->
 
 
 def read_columns(path: str | Path, line: str, number: int, columns: tuple[int, ...]) -> tuple[str, ...]:
-    """Split line ``number`` at tabs and return these columns, counted from 0, stripped. Quotes have no special meaning."""
+    """Split line ``number`` at tabs and return these columns, counted from 0, stripped. Quotes have no special meaning.
+
+    Raises:
+        UserError: the line has fewer columns; the message names file and line.
+    """
     fields = line.split("\t")
     if len(fields) <= max(columns):
         raise UserError(

@@ -26,6 +26,9 @@ def read_log(path: Path) -> Records:
     Returns:
         Part (``train_inner``, ``train``, ``valid``, ...) -> number of updates -> name without the part -> value. If an update
         was logged twice, as after resuming, the later record counts.
+
+    Raises:
+        UserError: a missing file, or one without statistics.
     """
     lines = read_text_lines(path)
     if not path.read_bytes().endswith(b"\n"):

@@ -79,6 +79,9 @@ def from_hf(source: HfSource, rows: Tensor, folder: object) -> dict[str, Tensor]
     Args:
         rows: (V,) int64, for each of fairseq's ids its row in Hugging Face's vocabulary.
         folder: named in errors.
+
+    Raises:
+        UserError: the embedding has no row for a token of the tokenizer.
     """
     model, names = named_model(source)
     theirs, size = model.state_dict(), source.base.config.vocab_size
@@ -101,6 +104,9 @@ def to_hf(model: Any, ids: list[int], *, with_head: bool) -> HfSource:
 
     Args:
         ids: Hugging Face's id for each of fairseq's ids, without ``<del>``; the rows of other ids are 0.
+
+    Raises:
+        UserError: transformers has no such activation.
     """
     args, known, window, weights = model.args, model.encoder.dictionary, window_of(model), model.state_dict()
     padding, size, width = ids[known.pad()], max(ids) + 1, args.encoder_embed_dim

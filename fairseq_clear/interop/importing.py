@@ -136,6 +136,10 @@ def write_vocabulary(source: Path, folder: Path) -> tuple[HfTokenizer, Dictionar
 
     Returns:
         The tokenizer; and the dictionary with ``<mask>``, which fairseq's tasks add to the entries of the file.
+
+    Raises:
+        UserError: there is no tokenizer, or it has tokens that a dict.txt cannot hold; or sentence-transformers puts texts into
+            lower case and the tokenizer does not.
     """
     install_hf_tokenizer(source, folder)
     tokenizer = HfTokenizer.from_folder(folder)

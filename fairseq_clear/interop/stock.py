@@ -44,6 +44,9 @@ def export_fairseq(loaded: LoadedModel, symbols: list[str], data_bin: Path, fold
     """Write ``model.pt`` (roberta, masked_lm), ``dict.txt`` and the tokenizer's files; compare with stock fairseq.
 
     ``symbols`` is the vocabulary without ``<del>``.
+
+    Raises:
+        UserError: the encoder has parts that stock RoBERTa does not have.
     """
     args = loaded.model.args
     if args.segments > 1:

@@ -46,6 +46,9 @@ class TextSource:
         """Yield each sentence with its paraphrases, and an empty row between two documents.
 
         ``progress`` is called with the number of bytes read from disk since its last call.
+
+        Raises:
+            UserError: an error in a file, or aligned files have different numbers of lines.
         """
         pattern = document_pattern(self.settings.document_start)
 

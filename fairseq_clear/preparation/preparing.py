@@ -90,6 +90,9 @@ def write_text(settings: PrepareSettings) -> PrepareReport:
     """Write the canonical text of the inputs to the file ``settings.dest``, atomically (``--text-only``).
 
     The text has one sentence per line and a blank line between documents.
+
+    Raises:
+        UserError: an error in settings, inputs or disk.
     """
     began = time.monotonic()
     settings.check()

@@ -74,7 +74,11 @@ class Staged:
 
 
 def stage_rows(rows: Iterable[Row], folder: Path, names: Sequence[str], what: str) -> Staged:
-    """Write rows of texts, as ``TextSource`` yields them, to a new folder as ``NAME.txt``."""
+    """Write rows of texts, as ``TextSource`` yields them, to a new folder as ``NAME.txt``.
+
+    Raises:
+        UserError: there is no sentence; the message begins with ``what``.
+    """
     folder.mkdir()
     paths = {name: folder / f"{name}.txt" for name in names}
     lengths = DocumentLengths()

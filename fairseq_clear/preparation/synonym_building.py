@@ -27,7 +27,11 @@ class SynonymSource(NamedTuple):
 
 
 def read_synonyms(path: Path) -> SynonymSource:
-    """Read ``{word: [alternative, ...]}``, such as the neighbours of Jia et al. 2019 that CLEAR uses."""
+    """Read ``{word: [alternative, ...]}``, such as the neighbours of Jia et al. 2019 that CLEAR uses.
+
+    Raises:
+        UserError: the file is missing or has another content.
+    """
     wanted = 'a JSON object of word -> list of words, such as {"film": ["movie"]}'
     synonyms = read_json(path, f"give --source {wanted}")
     if not isinstance(synonyms, dict):
@@ -42,6 +46,9 @@ def read_wordnet() -> SynonymSource:
     """Read WordNet through nltk: for each lemma of one word, the other lemmas of its synsets, most frequent senses first.
 
     Lemmas of several words, such as ``take place`` for ``happen``, are alternatives, but are not replaced themselves.
+
+    Raises:
+        UserError: the WordNet folder is missing, incomplete or damaged.
     """
     from nltk.corpus import wordnet
 

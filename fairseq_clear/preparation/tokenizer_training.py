@@ -26,7 +26,11 @@ TRAINER_LINE_CHARACTERS = 1000  # of at most 4 bytes: sentencepiece silently ski
 
 
 def train_sentencepiece(staged: Staged, settings: TokenizerSettings) -> bytes:
-    """Train a unigram model on a sample of the staged lines; the same lines give the same bytes."""
+    """Train a unigram model on a sample of the staged lines; the same lines give the same bytes.
+
+    Raises:
+        UserError: the vocabulary is larger than the text supports, or too small for its characters.
+    """
     from sentencepiece import SentencePieceTrainer
 
     written = io.BytesIO()

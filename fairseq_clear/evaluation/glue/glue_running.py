@@ -61,6 +61,9 @@ def prepare_task(
     Returns:
         Split -> numbers of its examples (``rows``), unknown tokens, cut inputs, malformed lines (``dropped``), and the length
         of its longest input.
+
+    Raises:
+        UserError: missing or malformed files, or the folder exists already.
     """
     dictionary = load_dictionary(data_bin / DICTIONARY)
     splits: dict[str, dict[str, int]] = {}

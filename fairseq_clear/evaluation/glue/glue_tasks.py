@@ -59,6 +59,9 @@ def read_examples(glue_dir: Path, task: GlueTask, split: str) -> tuple[list[list
     Returns:
         One list of N texts for each of the one or two inputs; N labels, or scores as text; number of malformed lines, which are
         left out (QQP's file has some).
+
+    Raises:
+        UserError: a missing file or column, or a file without a well-formed line.
     """
     path = glue_dir / task.name / task.splits[split]
     lines = [[cell.strip() for cell in line.split("\t")] for line in read_text_lines(path)]

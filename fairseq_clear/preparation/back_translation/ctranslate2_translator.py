@@ -90,7 +90,11 @@ class CTranslate2Translator(Translator):
 
 
 def read_subwords(model: Model) -> tuple[Callable[[str], list[str]], Callable[[list[str]], str]]:
-    """Read the sentencepiece models of a folder; return functions that split text into subwords, and that join subwords."""
+    """Read the sentencepiece models of a folder; return functions that split text into subwords, and that join subwords.
+
+    Raises:
+        UserError: the folder has no such model, or it cannot be read.
+    """
     for names in (PAIR, *((name, name) for name in SINGLE)):
         first, last = (Path(model.path) / name for name in names)
         if first.is_file() and last.is_file():

@@ -136,6 +136,9 @@ def read_segmentation(
 
     A ``.model`` file of codes is sentencepiece; other codes are byte pairs, which ``auto`` applies after the Moses tokenizer,
     as in the WMT19 archives. Without codes, tokens are words separated by spaces. The rules of Moses depend on the languages.
+
+    Raises:
+        UserError: the file of codes has another format.
     """
     is_model = codes is not None and codes.suffix == ".model"
     split: Callable[[str], list[str]] = str.split

@@ -84,7 +84,11 @@ def report_file(settings: TranslationSettings) -> Path:
 
 
 def check(settings: TranslationSettings) -> tuple[int, dict[str, Any]]:
-    """Check settings and input before a model is loaded; return the number of lines, and all that determines the output."""
+    """Check settings and input before a model is loaded; return the number of lines, and everything that determines the output.
+
+    Raises:
+        UserError: an error in settings, input, models or file names.
+    """
     check_settings(settings)
     for path in settings.files:
         check_output_file(path, overwrite=True)
@@ -104,7 +108,11 @@ def check(settings: TranslationSettings) -> tuple[int, dict[str, Any]]:
 
 
 def find_kind(model: Model) -> type[Translator]:
-    """Return the translator class that can load a model."""
+    """Return the translator class that can load a model.
+
+    Raises:
+        UserError: there is no model, or languages are given for a fairseq checkpoint.
+    """
     path = Path(model.path)
     if (path / "model.bin").is_file():
         return CTranslate2Translator

@@ -40,6 +40,9 @@ class Translator(ABC):
         max_source: maximum number of tokens of a source text, end symbol included.
         unknown: token of a word that the model does not know.
         draws: whether translations depend on the seed.
+
+    Raises:
+        UserError: the model is missing, incomplete, or needs a package that is not installed.
     """
 
     max_source: int
@@ -148,6 +151,9 @@ def language_tokens(vocabulary: Collection[str], model: Model) -> tuple[list[str
 
     Returns:
         The tokens before the source text, and the first tokens of every translation; both empty for one language pair.
+
+    Raises:
+        UserError: the model has several languages and none is given, or it does not know a given language.
     """
     known = sorted(token for token in vocabulary if LANGUAGE.fullmatch(token))
     if model.languages is None and len(known) < 2:
