@@ -127,6 +127,9 @@ def map_pairs(encoder: Encoder, pairs: Pairs, count: int) -> Doubles:
 
     Returns:
         (2 count pairs, 2 texts, 2 coordinates), in descending order of the scores.
+
+    Raises:
+        UserError: too few pairs.
     """
     tsne = import_library("sklearn.manifold", "eval").TSNE(metric="cosine", perplexity=count / 2, random_state=1)
     scored = dict(zip(zip(pairs.first, pairs.second, strict=True), pairs.scores, strict=True))

@@ -103,7 +103,11 @@ def _middle(document: Sequence[str]) -> str:
 
 
 def divide_pairs(pairs: list[Pair], text: Path, folder: Path, seed: int) -> HeldOut:
-    """As ``hold_out`` for given pairs, see ``split_pairs``; documents are held out for the validation loss alone."""
+    """As ``hold_out`` for given pairs, see ``split_pairs``; documents are held out for the validation loss alone.
+
+    Raises:
+        UserError: there are fewer than four pairs.
+    """
     if len(pairs) < 2 * FEWEST:
         raise UserError(f"--pairs: {len(pairs)} pairs; give {2 * FEWEST} or more")
     rng, (documents, titled) = np.random.default_rng(seed), _read_text(text)
