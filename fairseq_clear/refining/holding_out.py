@@ -36,6 +36,7 @@ COUNTS = "counts.json"
 ROWS = "pairs.jsonl"  # what is trained on: a list of query, passage and given negatives on each line
 FURTHER = "further.jsonl"  # documents without a title, among which hard negatives are found
 QUERY, PASSAGE, NEGATIVE = "query", "passage", "negative"  # names of the files of rows
+MOST_DRIFT_TEXTS = 500  # of valid.txt, by which it is measured how far the encoder moved
 VALID_SHARE = 0.05  # of the training pairs, at most MOST_VALID of them, whose loss is shown
 Row = tuple[str, ...]  # query, passage, hard negatives
 
@@ -219,7 +220,7 @@ def read_documents(text: Path) -> list[list[str]]:
 def divide_training_pairs(
     rows: Iterable[Row], judged: list[Pair] | None, text: Path | None, folder: Path, share: float, seed: int
 ) -> HeldOut:
-    """Write pairs.jsonl, further.jsonl, the question and, last, counts.json to ``folder``.
+    """Write pairs.jsonl, further.jsonl, valid.txt, the question and, last, counts.json to ``folder``.
 
     No query and no passage of the comparison is trained on: a pair with one of them is left out, and so is a hard negative, and
     a document of the text that is one of them, with or without its title. White space is ignored. The titles
@@ -264,6 +265,8 @@ def divide_training_pairs(
         )
     _write_lines(folder / ROWS, rows)
     _write_lines(folder / FURTHER, [[passage] for passage in further])
+    texts = list(dict.fromkeys(part for pair in judged or rows for part in pair[:2]))[:MOST_DRIFT_TEXTS]
+    (folder / "valid.txt").write_text("".join(f"{one}\n" for one in texts), encoding="utf-8")
     divided, others = split_pairs(judged, rng)
     candidates = [*others, *further, *dict.fromkeys(row[1] for row in rows)]
     others = [candidates[n] for n in rng.permutation(len(candidates))[:MOST_OTHERS]]

@@ -16,7 +16,7 @@ from fairseq_clear.refining.holding_out import HARDER, QUESTION, HeldOut
 from fairseq_clear.refining.refine_settings import RefineSettings
 
 REPORT = "report"  # .json, .md, .png
-FORMAT = 4
+FORMAT = 3
 HALF = 0.5  # share of the refined weights
 MRR = "MRR@10"  # the score by which recipes and shares are chosen
 COLUMNS = (MRR, "recall@1", "recall@10", "nDCG@10")
@@ -60,6 +60,7 @@ class RefineReport:
     trials: Sequence[dict[str, Any]]  # of --recipe auto
     shares: Sequence[dict[str, Any]]  # share of the refined weights in a merge, and its score on dev
     share: float  # the best; 0 is the untouched encoder
+    drift: float  # mean cosine between the vectors of the untouched encoder and of the one that is compared
     question: str  # a key of ASKED; the harder one if the other was saturated
     reports: dict[str, Any]  # of retrieval and sts, with the untouched and the refined encoder as last rows
     commands: Sequence[str]
@@ -140,6 +141,12 @@ class RefineReport:
             )
         return " ".join(said)
 
+    def describe_drift(self) -> str:
+        """How far the encoder moved, in one sentence."""
+        missing = "" if "sts" in self.reports else "; --sts shows what that costs in general similarity"
+        refined = "" if self.exported_share else " of the refined encoder, which is not in the folder"
+        return f"Drift{refined}: a sentence's vectors before and after have a mean cosine of {self.drift:.3f}{missing}."
+
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON values."""
         return {
@@ -189,7 +196,8 @@ class RefineReport:
             yield from (f"Merges, {on_dev}, by the share of the refined weights (0: the untouched encoder):", "")
             yield from (f"- {one['share']:g}: {one['score']:.2f}" for one in self.shares)
             yield ""
-        yield from (f"## Recipe: {self.recipe}", "", "```bash", *self.commands, "```", "", *self._examples())
+        yield self.describe_drift()
+        yield from ("", f"## Recipe: {self.recipe}", "", "```bash", *self.commands, "```", "", *self._examples())
         yield ", ".join(f"{name} {number}" for name, number in versions().items()) + f"; {self.device}"
 
     def _examples(self) -> Iterator[str]:

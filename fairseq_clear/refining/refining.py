@@ -14,7 +14,7 @@ import torch
 from fairseq_clear.distributed import choose_device
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.reports import Report, Row
-from fairseq_clear.evaluation.retrieval import Doubles
+from fairseq_clear.evaluation.retrieval import Doubles, pair_cosines
 from fairseq_clear.evaluation.retrieval_data import BASELINES, read_pairs, read_training_pairs
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.evaluation.sts import evaluate_sts, read_sts_tasks
@@ -59,6 +59,7 @@ TRIAL_SHARE, SHORTEST_TRIAL = 0.2, 10  # updates of a trial
 FEWEST_TRIAL_PAIRS = 10  # that can tell recipes apart
 SHARES = (0.0, 0.25, HALF, 0.75, 1.0)  # of the refined weights in a merge with the untouched ones
 WEIGHTS = (".safetensors", ".bin", ".pt")
+MOST_DRIFT_SENTENCES = 500
 
 
 @dataclass(frozen=True)
@@ -178,10 +179,11 @@ def _refine(steps: Steps) -> dict[str, Any]:
     best = choose_share(scores, is_cautious=not settings.asks_given_pairs) if scores else 1.0
     # what is compared: the best of the merges, or the refined encoder if nothing is better than the untouched one
     refined = _merged(steps, checkpoint, trained, best or 1.0)
+    compared = {"untouched": checkpoint, "refined": refined}
     report = RefineReport(
         settings=settings, counts=counts, recipe=recipe, trials=trials, share=best, question=steps.question, prompts=prompts,
         shares=[{"share": share, "score": float(values.mean())} for share, values in scores.items()],
-        reports=_compare(steps, counts, data, {"untouched": checkpoint, "refined": refined}),
+        reports=_compare(steps, counts, data, compared), drift=_measure_drift(steps, data, compared),
         commands=steps.commands, device=steps.device,
     )  # fmt: skip
     if report.exported_share:
@@ -193,9 +195,8 @@ def _refine(steps: Steps) -> dict[str, Any]:
         for name in (DICTIONARY, CLEAR_JSON, *read_clear_json(data)["tokenizer"]["files"]):
             shutil.copyfile(data / name, folder / "checkpoint" / name)
         report.write(folder)
-    print(
-        f"\n{report.verdict()} {report.caveat()}".rstrip() + f"\nwrote {settings.dest}; see {settings.dest / REPORT}.md"
-    )
+    said = filter(None, [report.verdict(), report.caveat(), report.describe_drift()])
+    print(f"\n{' '.join(said)}\nwrote {settings.dest}; see {settings.dest / REPORT}.md")
     return report.to_dict()
 
 
@@ -363,3 +364,11 @@ def _compare(steps: Steps, counts: HeldOut, data: Path, checkpoints: dict[str, P
             report.write(output)
         reports["sts"] = read_json(output)
     return reports
+
+
+def _measure_drift(steps: Steps, data: Path, checkpoints: dict[str, Path]) -> float:
+    """Return the mean cosine between the vectors of two encoders, over the first sentences of the validation text."""
+    lines = (steps.work / "valid.txt").read_text(encoding="utf-8").splitlines()
+    sentences = list(filter(None, lines))[:MOST_DRIFT_SENTENCES]
+    before, after = (one.encode(sentences) for one in steps.encoders(data, checkpoints))
+    return float(pair_cosines(before, after).mean())

@@ -105,6 +105,7 @@ def test_the_report_says_what_retrieval_says(finished: Path, folder: Path) -> No
     assert f"{rows[-1]['scores']['MRR@10']:.2f}" in text
     assert report["verdict"] in text
     assert "is a stand-in" in report["caveat"] and "--pairs" in report["caveat"]
+    assert report["drift"] < 0.999 and f"a mean cosine of {report['drift']:.3f}" in text
     assert report["caveat"] in text
     assert report["prompts"] == {"query": "bada kefe: "} and "`{'query': 'bada kefe: '}`" in text
     assert "--prompts query, " in text  # passages have none in this folder

@@ -160,6 +160,7 @@ def test_refine_on_pairs_alone(folder: Path, tmp_path: Path) -> None:
     assert "--hard-negatives negative1,negative2" in training and "--views paraphrase:query,original" in training
     assert "--guide" in training
     assert "held-out pairs of --train-pairs" in (tmp_path / "out/report.md").read_text()
+    assert report["drift"] < 1.0
 
 
 @pytest.mark.slow
