@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean, stdev
@@ -30,7 +30,7 @@ GROUPS = {
 
 
 @dataclass(kw_only=True)
-class Evaluation(Command, EncoderFlags):
+class Evaluation(Command, EncoderFlags, ABC):
     """Base class of the commands that score encoders."""
 
     def run(self) -> int:

@@ -116,7 +116,7 @@ class RefineSettings(DocumentSettings):
         group="training",
     )
     margin: float = setting(
-        "a text found for --negatives is less near to the query than its passage, by this cosine or more",
+        "a text found for --negatives is less near to the query than its passage, by more than this cosine",
         0.05,
         least=-2,
         most=2,
@@ -164,6 +164,10 @@ class RefineSettings(DocumentSettings):
             raise UserError(f"--recipe {self.recipe}: --train-pairs trains on pairs; leave one of the two out")
         if self.train_pairs is None and self.negatives is not None:
             raise UserError(f"--negatives {self.negatives}: belongs to --train-pairs, the pairs that get them")
+        if not self.negatives and self.margin != RefineSettings.margin:
+            raise UserError(f"--margin {self.margin:g}: belongs to --negatives 1 or more, which it chooses; add them")
+        if self.pairs is not None and self.held_out != RefineSettings.held_out:
+            raise UserError(f"--held-out {self.held_out:g}: has no effect, as --pairs compares; leave one of them out")
 
     @property
     def work(self) -> Path:

@@ -376,6 +376,8 @@ MISTAKES = {
     "{texts} --from nowhere": "nowhere: no such folder",
     "{texts} --recipe clozes": "argument --recipe: invalid choice: 'clozes'",
     "{texts} --held-out 1.5": "--held-out 1.5: must be a share",
+    "{texts} --pairs gone.tsv --held-out 0.2": "--held-out 0.2: has no effect",
+    "{texts} --margin 0.2": "--margin 0.2: belongs to --negatives",
     "{texts} --pairs nowhere.tsv": "--pairs nowhere.tsv: does not exist",
     "{texts} --sts nowhere": "--sts nowhere: does not exist",
     "{texts} --sts {texts}": "--sts /",
