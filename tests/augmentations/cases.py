@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 from hypothesis import strategies as st
+from scipy.stats import chisquare
 
 from fairseq_clear.augmentations import AUGMENTATIONS, Symbols, SynonymTable
 from fairseq_clear.seeding import Draws
@@ -60,6 +61,11 @@ def row(tokens, rng, made_of):
 def one(function):
     """A function of a batch as one of a single text, ``f(tokens, rng, **knobs) -> (view, source)``."""
     return lambda tokens, rng, **knobs: row(tokens, rng, lambda texts, draws: function(texts, draws, **knobs))
+
+
+def are_alike(drawn, possible):
+    """Whether exactly these were drawn, all about equally often; ``drawn`` counts them."""
+    return set(drawn) == set(possible) and chisquare([drawn[one] for one in possible]).pvalue > 1e-3
 
 
 class View(NamedTuple):
