@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
@@ -182,6 +182,17 @@ def _seed() -> None:
     import torch
 
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _errors_are_one_line() -> Iterator[None]:
+    """As UserError promises; so tests look only at what a message says."""
+    from fairseq_clear.errors import UserError
+
+    made: list[str] = []
+    UserError.__init__ = lambda self, *message: made.append("".join(map(str, message)))  # type: ignore[method-assign]
+    yield
+    assert [message for message in made if "\n" in message] == []
 
 
 @pytest.fixture(scope="session")

@@ -45,9 +45,8 @@ def test_every_reader_of_text_names_what_is_not_text(tmp_path, content):
         lambda path: read_text_lines(path, "latin-1"),
         lambda path: list(read_lines(corpus_file(path))),
     ):
-        with pytest.raises(UserError, match=said) as error:
+        with pytest.raises(UserError, match=said):
             read(path)
-        assert "\n" not in str(error.value)
 
 
 def test_columns_are_stripped_and_counted():

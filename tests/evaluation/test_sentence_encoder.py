@@ -134,9 +134,8 @@ def test_stock_roberta_is_pooled_by_the_mean(stock, data_bin, encoder):
 
 
 def refuse(message, checkpoint, data_bin):
-    with pytest.raises(UserError, match=message) as caught:
+    with pytest.raises(UserError, match=message):
         SentenceEncoder.from_pretrained(checkpoint, data_bin, tokenizer=TOKENIZER)
-    assert "\n" not in str(caught.value)
 
 
 def test_checkpoints_that_do_not_fit(checkpoint, data_bin, tmp_path):

@@ -118,9 +118,8 @@ def test_jsonl_blank_lines_stay_inside_the_document(tmp_path: Path) -> None:
     ],
 )
 def test_bad_content_names_file_and_line(tmp_path: Path, name: str, data: bytes, message: str) -> None:
-    with pytest.raises(UserError, match=message) as caught:
+    with pytest.raises(UserError, match=message):
         lines_of(write(tmp_path / name, data))
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz"])

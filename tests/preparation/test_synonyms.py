@@ -161,9 +161,8 @@ def test_wordnet_gives_the_other_lemmas_of_a_words_synsets(wordnet, monkeypatch)
     assert source.name == "wordnet 3.0"
     assert len(source.content_hash) == 64 and read_wordnet().content_hash == source.content_hash
     monkeypatch.setattr(FakeWordnet, "synsets", lambda self, lemma: 1 / 0)  # missing or damaged
-    with pytest.raises(UserError, match="--source wordnet: .*python -m nltk.downloader") as error:
+    with pytest.raises(UserError, match="--source wordnet: .*python -m nltk.downloader"):
         read_wordnet()
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -182,6 +181,5 @@ def test_other_files_are_refused_with_what_is_wanted(tmp_path, content, said):
     source = read_synonyms(path)
     assert (source.synonyms, source.name) == ({"film": ["movie"], "all": []}, "list.json")
     path.unlink() if content is None else path.write_text(content)
-    with pytest.raises(UserError, match=f"list.json.*{said}.*a JSON object of word") as error:
+    with pytest.raises(UserError, match=f"list.json.*{said}.*a JSON object of word"):
         read_synonyms(path)
-    assert "\n" not in str(error.value)

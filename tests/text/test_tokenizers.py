@@ -146,6 +146,5 @@ def test_one_several_and_shards(root):
 @pytest.mark.parametrize(("name", "message"), [("absent", "there is no folder"), ("empty", "has no dict.txt")])
 def test_folders_that_are_none(root, name, message):
     for data in (root / name, f"{root}/a{os.pathsep}{root}/{name}"):
-        with pytest.raises(UserError, match=f"--data-bin .*{message}.*fairseq-clear prepare") as caught:
+        with pytest.raises(UserError, match=f"--data-bin .*{message}.*fairseq-clear prepare"):
             data_folders(data)
-        assert "\n" not in str(caught.value)

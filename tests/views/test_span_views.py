@@ -269,11 +269,9 @@ def test_skipping_counts_and_refusing_names_the_first(caplog):
     ("short", "remedy"), [("skip", "--short-documents clip"), ("clip", "--document-boundary line")]
 )
 def test_a_corpus_of_short_documents_is_one_error(short, remedy):
-    with pytest.raises(UserError) as error:
+    said = f"all 3 documents are too short: the longest has 2 tokens of the 18 tokens.*{remedy}"
+    with pytest.raises(UserError, match=said):
         source(in_memory([2, 0, 1, 0, 1, 1]), short_documents=short)
-    message = str(error.value)
-    assert "all 3 documents are too short: the longest has 2 tokens of the 18 tokens" in message and remedy in message
-    assert "\n" not in message
 
 
 @pytest.mark.parametrize(
@@ -288,9 +286,8 @@ def test_a_corpus_of_short_documents_is_one_error(short, remedy):
     ],
 )
 def test_mistakes(spec, said):
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UserError, match=said):
         source(in_memory([40]), spec)
-    assert said in str(error.value)
 
 
 def test_identity_of_the_span_or_of_the_document():
