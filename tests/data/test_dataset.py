@@ -125,18 +125,6 @@ def flatten(sample: Any) -> list[np.ndarray]:
     return [np.asarray(sample)]
 
 
-def test_items_depend_on_epoch_seed_and_view(data_bin: Path) -> None:
-    def views(epoch: int, *flags: str) -> list[list[int]]:
-        _, dataset = build(data_bin, *flags)
-        dataset.set_epoch(epoch)
-        pairs = [instances(dataset[index])[0] for index in range(12)]
-        return [view.tolist() for pair in pairs for view in (pair.anchor, *pair.positives)]
-
-    first = views(1)
-    assert first == views(1) and first not in (views(2), views(1, "--seed", "2"))
-    assert any(one != other for one, other in zip(first[::2], first[1::2], strict=True))
-
-
 def test_the_trainers_iterator_delivers_the_masks_of_its_epoch(data_bin: Path) -> None:
     """fairseq's persistent data workers would continue with the masks of the previous epoch."""
 

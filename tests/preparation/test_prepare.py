@@ -9,6 +9,7 @@ import pytest
 from fairseq.data import Dictionary, data_utils
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.preparation import binarize
 from fairseq_clear.preparation.prepare_settings import PrepareSettings
 from fairseq_clear.preparation.preparing import PrepareReport, prepare, write_text
 from fairseq_clear.text.data_folders import load_tokenizer
@@ -113,7 +114,8 @@ def test_clear_json_tells_what_is_there(made: Path) -> None:
 
 
 def test_same_bytes_again_for_any_number_of_workers(made, corpus, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("fairseq_clear.preparation.binarize.PART_BYTES", 500)  # many parts, cut inside documents
+    monkeypatch.setattr(binarize, "PART_BYTES", 500)  # many parts, cut inside documents
+    monkeypatch.setattr(binarize, "LINES", 5)  # addresses are written in portions of 5 lines
     make(tmp_path / "again", corpus, valid_share=0.2)
     assert data_of(tmp_path / "again") == data_of(made)
     make(tmp_path / "two", corpus, valid_share=0.2, workers=2)
