@@ -85,9 +85,7 @@ def test_int8_equals_one_process(count: int, whole: bytes, command: list[str], t
 
 @pytest.mark.parametrize(("count", "rank"), [(1, 0), (2, 0), (2, 1)])
 @pytest.mark.parametrize("action", [DIE, ERROR])
-def test_a_job_that_lost_a_worker_resumes(
-    count: int, rank: int, action: str, whole: bytes, command: list[str], tmp_path: Path
-) -> None:
+def test_a_job_that_lost_a_worker_resumes(count, rank, action, whole, command, tmp_path) -> None:
     output = tmp_path / "out.npy"
     failing = [sys.executable, "-c", FAIL.format(rank=rank, action=action), *command, str(output)]
     # fresh: torch reads whether it prints warnings when it is imported

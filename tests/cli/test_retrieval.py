@@ -34,9 +34,7 @@ def cells(line: str, label: str) -> list[list[float]]:
     return [[float(part.rstrip("*")) for part in cell.split("\u00b1")] for cell in line.removeprefix(label).split()]
 
 
-def test_encoders_and_baselines_are_rows_of_one_table(
-    pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_encoders_and_baselines_are_rows_of_one_table(pairs, tmp_path, capsys) -> None:
     output = tmp_path / "report.json"
     names = [f"{TOYS}:Letters", f"{TOYS}:Words"]
     flags = ["--baselines", "tfidf", "bm25", "--query-prefix", "bada ligi ", "--seed", "7", "--output", str(output)]

@@ -216,9 +216,7 @@ def test_another_vocabulary_of_equal_size(data_bin: Path, copy: Path, tmp_path: 
     assert not list((tmp_path / "new").iterdir())
 
 
-def test_a_checkpoint_without_a_hash_is_compared_with_the_dictionary_beside_it(
-    data_bin: Path, copy: Path, tmp_path: Path
-) -> None:
+def test_a_checkpoint_without_a_hash_is_compared_with_the_dictionary_beside_it(data_bin, copy, tmp_path) -> None:
     last = copy / "checkpoint_last.pt"
     state = torch.load(last, weights_only=True)
     state["task_state"].clear()
@@ -237,9 +235,7 @@ def test_a_checkpoint_without_a_hash_is_compared_with_the_dictionary_beside_it(
 @pytest.mark.parametrize(
     ("flag", "old", "new"), [("--encoder-attention-heads", "2", "4"), ("--activation-fn", "gelu", "relu")]
 )
-def test_what_no_shape_tells_is_compared(
-    flag: str, old: str, new: str, data_bin: Path, copy: Path, tmp_path: Path
-) -> None:
+def test_what_no_shape_tells_is_compared(flag, old, new, data_bin, copy, tmp_path) -> None:
     start = ("--finetune-from-model", str(copy / "checkpoint_last.pt"))
     code, text = train(data_bin, tmp_path / "new", *start, flag, new)
     assert code == 2 and f"was trained with {flag} {old}, and the flags say {new}" in text
