@@ -80,13 +80,17 @@ def make_data(folder: Path, words: int, sentences: int = 300) -> Path:
     data = folder / "bin"
     (data / "paraphrase").mkdir()
     shutil.copytree(data, data / "paraphrase" / "bt", ignore=lambda *_: ["paraphrase"])
-    first = 4  # after <s>, <pad>, </s>, <unk>
-    table = SynonymTable.build(
-        {(word,): [(word + 1,)] for word in range(first, first + words)}, np.ones(first + words + 1, np.bool_)
-    )
-    known = hash_file(data / "dict.txt")
-    save_synonyms(data / "synonyms.npz", table, vocabulary_hash=known, source="made up", source_hash="none")
+    write_synonyms(data, {(word,): [(word + 1,)] for word in range(FIRST, FIRST + words)}, FIRST + words + 1)
     return data
+
+
+FIRST = 4  # id of the first word, after <s>, <pad>, </s>, <unk>
+
+
+def write_synonyms(data: Path, rows: dict[tuple[int, ...], list[tuple[int, ...]]], symbols: int) -> None:
+    """Give a data folder a table with these rows, in a vocabulary in which every symbol begins a word."""
+    table, known = SynonymTable.build(rows, np.ones(symbols, np.bool_)), hash_file(data / "dict.txt")
+    save_synonyms(data / "synonyms.npz", table, vocabulary_hash=known, source="made up", source_hash="none")
 
 
 def configuration(data: Path | str, *flags: str, world_size: int = 1) -> Any:
