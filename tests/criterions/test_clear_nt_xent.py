@@ -179,13 +179,14 @@ def test_an_update_without_negatives_has_no_uniformity(data_bin: Path) -> None:
         assert aggregator.get_smoothed_values().get("uniformity", 0) == 0
 
 
-def test_missing_paraphrases_are_summed_over_updates(data_bin: Path) -> None:
+def test_missing_paraphrases_are_summed_and_substituted_words_are_a_share(data_bin: Path) -> None:
     _, criterion, _, _ = parts(data_bin)
     log = {"sample_size": 1, "loss": 1.0, "queries": 2.0}
     with metrics.aggregate() as aggregator:
         for count in (3, 0, 2):
-            criterion.reduce_metrics([{**log, "fell_back": count}] * 2)
-    assert aggregator.get_smoothed_values()["paraphrases_missing"] == 10
+            criterion.reduce_metrics([{**log, "fell_back": count, "substituted": count, "words": 20.0}] * 2)
+    found = aggregator.get_smoothed_values()
+    assert (found["paraphrases_missing"], found["substituted_share"]) == (10, round(10 / 120, 3))
 
 
 def test_a_batch_without_negatives_says_so_once(data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
