@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,10 +11,12 @@ from fairseq import checkpoint_utils
 
 from fairseq_clear import register
 from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.checkpoints import load_model
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.models.encoding import evaluating
 from fairseq_clear.text.tokenizers import WhitespaceTokenizer
 from tests.conftest import WORDS, run, sentences, tool
+from tests.training import build
 
 TEXTS = ["", *sentences(30, seed=9)]
 TOKENIZER = WhitespaceTokenizer()
@@ -171,3 +174,27 @@ def test_other_vocabularies(checkpoint, stock, data_bin, tmp_path):
         refuse("its vocabulary is not that of", path, tmp_path / "more")
     refuse("dict.txt: not a dict.txt of fairseq", stock, tmp_path / "damaged")
     assert SentenceEncoder.from_pretrained(unrecorded, tmp_path / "swapped", tokenizer=TOKENIZER).dimension == 32
+
+
+# MoCo's two encoders in one checkpoint
+
+
+def test_either_encoder_is_taken(data_bin: Path, tmp_path: Path) -> None:
+    trainer, dataset = build(data_bin, "--criterion", "clear_moco", "--queue-size", "20", "--pooling", "mean")
+    for number in range(3):
+        trainer.train_step([dataset.collater([dataset[4 * number + k] for k in range(4)])])
+    trainer.consolidate_optimizer()
+    trainer.save_checkpoint(str(tmp_path / "moco.pt"), {})
+    model = trainer.get_model()
+    for key_encoder, expected in ((False, model.encoder.sentence_encoder), (True, model.key_encoder.encoder)):
+        loaded = load_model(tmp_path / "moco.pt", data_bin, key_encoder=key_encoder).model.encoder.sentence_encoder
+        pairs = list(zip(loaded.parameters(), expected.parameters(), strict=True))
+        assert all(torch.equal(mine, theirs) for mine, theirs in pairs)
+    assert not torch.equal(
+        model.encoder.sentence_encoder.layers[0].fc1.weight, model.key_encoder.encoder.layers[0].fc1.weight
+    )
+
+
+def test_a_checkpoint_without_one_says_so(checkpoint: Path, data_bin: Path) -> None:
+    with pytest.raises(UserError, match="holds no key encoder, which only --criterion clear_moco"):
+        load_model(checkpoint, data_bin, key_encoder=True)
