@@ -7,13 +7,18 @@ from pathlib import Path
 
 import pytest
 from fairseq.data import Dictionary, data_utils
+from fairseq.data.data_utils import load_indexed_dataset
 
+from fairseq_clear.cli.main import main
 from fairseq_clear.errors import UserError
 from fairseq_clear.preparation import binarize
 from fairseq_clear.preparation.prepare_settings import PrepareSettings
 from fairseq_clear.preparation.preparing import PrepareReport, prepare, write_text
 from fairseq_clear.text.data_folders import load_tokenizer
 from fairseq_clear.text.tokenizers import Tokenizer
+from fairseq_clear.text.vocabulary import load_dictionary
+from tests.conftest import sentences
+from tests.interop.folders import wordpiece, write_tokenizer
 from tests.preparation.corpora import canonical, documents, gpt2_files, sentencepiece_model, write_corpus
 
 DATA_FILES = ["dict.txt", "sentencepiece.bpe.model", "train.bin", "train.idx", "valid.bin", "valid.idx"]
@@ -251,3 +256,46 @@ def test_text_alone(tmp_path: Path) -> None:
     (tmp_path / "out.txt").write_text("old")
     write_text(PrepareSettings(inputs=(corpus,), dest=tmp_path / "out.txt", text_only=True, overwrite=True))
     assert (tmp_path / "out.txt").read_bytes() == before
+
+
+# A checkpoint's tokenizer: its vocabulary, whatever the text
+
+
+@pytest.fixture
+def hf(tmp_path: Path) -> Path:
+    pytest.importorskip("tokenizers", reason="optional, extra hf")
+    (tmp_path / "hf").mkdir()
+    write_tokenizer(wordpiece(), tmp_path / "hf", "bert")
+    return tmp_path / "hf"
+
+
+def run_prepare(text: Path, dest: Path, *flags: str | Path) -> int:
+    return main(["prepare", str(text), "--dest", str(dest), "--workers", "2", *map(str, flags)])
+
+
+def test_lines_are_binarized_with_it(hf: Path, tmp_path: Path) -> None:
+    lines = [*sentences(60, seed=1), "", "A Caf\u00e9 \u4e2d [SEP]!"]
+    (tmp_path / "text.txt").write_text("\n".join(lines) + "\n")
+    assert run_prepare(tmp_path / "text.txt", tmp_path / "bin", "--tokenizer-dir", hf) == 0
+    clear = json.loads((tmp_path / "bin" / "clear.json").read_text())
+    assert clear["tokenizer"] == {"kind": "hf", "files": ["tokenizer.json", "special_tokens_map.json"]}
+    tokenizer = load_tokenizer(tmp_path / "bin")
+    dictionary = load_dictionary(tmp_path / "bin" / "dict.txt")
+    splits = [load_indexed_dataset(str(tmp_path / "bin" / split)) for split in ("train", "valid")]
+    stored = {tuple(split[index].tolist()) for split in splits for index in range(len(split))}
+    expected = {(*(dictionary.index(symbol) for symbol in tokenizer.encode(line)), 2) for line in lines}
+    assert stored == expected
+
+
+def test_the_dictionary_does_not_depend_on_the_text(hf: Path, tmp_path: Path) -> None:
+    for seed in (1, 2):
+        (tmp_path / f"{seed}.txt").write_text("\n".join(sentences(60, seed=seed)) + "\n")
+        assert run_prepare(tmp_path / f"{seed}.txt", tmp_path / f"bin{seed}", "--tokenizer-dir", hf) == 0
+    one, two = ((tmp_path / f"bin{seed}" / "dict.txt").read_bytes() for seed in (1, 2))
+    assert one == two
+    (hf / "dict.txt").write_bytes(b"\n".join(reversed(one.splitlines())) + b"\n")
+    assert run_prepare(tmp_path / "1.txt", tmp_path / "kept", "--tokenizer-dir", hf) == 0
+    assert (tmp_path / "kept" / "dict.txt").read_bytes() == (hf / "dict.txt").read_bytes() != one
+    (hf / "dict.txt").write_text("strange 1\n")
+    assert run_prepare(tmp_path / "1.txt", tmp_path / "none", "--tokenizer-dir", hf) == 2
+    assert not (tmp_path / "none").exists()
