@@ -114,6 +114,17 @@ CHAINS = st.lists(steps(), max_size=3).map(tuple)
 SPECS = st.lists(CHAINS, min_size=1, max_size=2).map(tuple).map(format_spec)
 
 
+def every_row(table):
+    """The rows of a synonym table as a dictionary again, read one by one."""
+    words, alternatives = {}, []
+    for start, end in zip(table.alternative_offsets, table.alternative_offsets[1:], strict=False):
+        alternatives.append(tuple(table.alternative_pieces[start:end].tolist()))
+    for row in range(len(table)):
+        word = tuple(table.word_pieces[table.word_offsets[row] : table.word_offsets[row + 1]].tolist())
+        words[word] = alternatives[table.row_offsets[row] : table.row_offsets[row + 1]]
+    return words
+
+
 def split_words(tokens):
     """Return the (start, end) of each word, found token by token; the oracle of SynonymTable.word_starts."""
     specials = {BOS, PAD, EOS, MASK, DELETE}

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,8 +16,9 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.mining import MinedNegatives, mine_negatives
 from fairseq_clear.evaluation.retrieval import search
 from fairseq_clear.evaluation.retrieval_data import MiningSettings
-from tests.conftest import ROOT, WORDS, run, tool
+from tests.conftest import WORDS
 from tests.evaluation.toys import Constant, Letters
+from tests.faults.commands import NT_XENT, train_and_read
 
 Pairs = list[tuple[str, str]]
 
@@ -222,14 +222,13 @@ def test_from_pairs_to_training(pairs: Path, tmp_path: Path, checkpoint: Path, d
     prepare = ("prepare", tmp_path / "mined" / "query.txt", "--paraphrase", *files, "--document-start", ".")
     small = ("--dest", tmp_path / "mined-bin", "--vocab-size", "300", "--valid-share", "0.1")
     assert main([str(word) for word in (*prepare, *small)]) == 0
-    log = run(
-        *(*tool("train"), tmp_path / "mined-bin", "--user-dir", ROOT / "fairseq_clear", "--task", "clear_lm"),
-        *("--criterion", "clear_nt_xent", "--views", "paraphrase:original,positive", "--sample-break-mode", "eos"),
-        *("--hard-negatives", "negative1,negative2", "--cpu", "--save-dir", tmp_path / "run", "--max-update", "3"),
-        *("--arch", "clear_roberta_tiny", "--mlm-weight", "0", "--tokens-per-sample", "24", "--batch-size", "6"),
-        *("--optimizer", "adam", "--lr", "0.001", "--log-format", "json", "--log-interval", "1"),
+    code, log = train_and_read(
+        *(tmp_path / "mined-bin", tmp_path / "run", "--views", "paraphrase:original,positive"),
+        *("--hard-negatives", "negative1,negative2", "--mlm-weight", "0", "--tokens-per-sample", "24"),
+        *("--batch-size", "6", "--max-update", "3", "--log-format", "json", "--log-interval", "1"),
+        recipe=NT_XENT,
     )
+    assert code == 0, log[-3000:]
     # 12 queries: each sees 10 views and 12 hard negatives, less those that are texts of the batch
-    counts = [float(n) for n in re.findall(r'"negatives_per_query": "?([\d.]+)', log.stdout + log.stderr)]
+    counts = [float(n) for n in re.findall(r'"negatives_per_query": "?([\d.]+)', log)]
     assert len(counts) >= 3 and all(14 < count <= 22 for count in counts[:3])
-    assert torch.load(tmp_path / "run" / "checkpoint_last.pt", weights_only=False)["model"]

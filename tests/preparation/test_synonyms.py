@@ -18,7 +18,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.preparation.synonym_building import build_table, read_synonyms, read_wordnet
 from fairseq_clear.text.data_folders import read_dictionary
 from fairseq_clear.text.synonym_files import find_word_starts, load_synonyms
-from tests.augmentations.cases import make_view
+from tests.augmentations.cases import every_row, make_view
 from tests.conftest import WORDS
 
 
@@ -66,16 +66,7 @@ def spell(table, symbols):
     def text(pieces):
         return " ".join(symbols[piece] for piece in pieces)
 
-    others = [
-        text(table.alternative_pieces[a:b])
-        for a, b in zip(table.alternative_offsets, table.alternative_offsets[1:], strict=False)
-    ]
-    return {
-        text(table.word_pieces[table.word_offsets[row] : table.word_offsets[row + 1]]): others[
-            table.row_offsets[row] : table.row_offsets[row + 1]
-        ]
-        for row in range(len(table))
-    }
+    return {text(word): [text(one) for one in others] for word, others in every_row(table).items()}
 
 
 def build(synonyms, *texts, tokenizer=None):

@@ -16,7 +16,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.tasks import run_record
 from fairseq_clear.tasks.run_record import check_same_run, content_hash
 from tests.conftest import ROOT, binarize, sentences
-from tests.faults.commands import NT_XENT, fairseq_hydra_train, fairseq_train, run
+from tests.faults.commands import NT_XENT, fairseq_hydra_train, run, train_and_read
 from tests.faults.test_mistakes import CONFIG
 from tests.training import configuration
 
@@ -27,10 +27,7 @@ SHORT = ("--max-update", "2", "--log-interval", "1")
 
 def train(data: Path, folder: Path, *flags: str) -> tuple[int, str]:
     """A run of two updates; its exit code and what it logged."""
-    log = folder.parent / f"{folder.name}.log"
-    log.unlink(missing_ok=True)
-    code = run(lambda: fairseq_train(data, folder, *SHORT, *flags, recipe=NT_XENT), log)
-    return code, log.read_text()
+    return train_and_read(data, folder, *SHORT, *flags, recipe=NT_XENT)
 
 
 @pytest.fixture(scope="module")
