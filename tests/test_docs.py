@@ -37,7 +37,6 @@ CHECK_TABLES, WRITE_TABLES = (load_file(ROOT / "scripts" / name) for name in ("c
 
 
 def commands(page: Path) -> Iterator[list[str]]:
-    """The words of every command in the bash blocks of a page."""
     for _, block in BASH.findall(page.read_text()):
         for line in re.sub(r"\\\n\s*", " ", block).splitlines():
             lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|")

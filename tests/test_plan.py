@@ -135,7 +135,6 @@ MASKED = "criterion.false_negatives=guide"
 
 @pytest.fixture(scope="module")
 def guide(data_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of another encoder, with a vocabulary of its own."""
     flags = {"encoder-layers": GUIDE_BLOCKS, "encoder-embed-dim": GUIDE_WIDTH, "encoder-ffn-embed-dim": 4 * GUIDE_WIDTH}
     flags |= {"encoder-attention-heads": 2, "max-positions": LENGTH, "pooling": "mean", "projection-layers": 0}
     return write(tmp_path_factory.mktemp("guide") / "encoder", data_bin, **flags)

@@ -47,7 +47,6 @@ def compose(path: Path, *overrides: str) -> dict[str, Any]:
 
 
 def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Every setting by its path."""
     found: dict[str, Any] = {}
     for name, value in config.items():
         found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}

@@ -128,7 +128,6 @@ def _composed(data: str, flags: tuple[str, ...]) -> bytes:
 
 
 def parse(data: str, flags: Sequence[str]) -> Namespace:
-    """The parsed command line."""
     return options.parse_args_and_arch(options.get_training_parser(), [data, *FLAGS, *flags])
 
 
@@ -196,6 +195,5 @@ def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
 
 
 def distance(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
-    """Greatest difference of any weight."""
     assert one.keys() == other.keys()
     return max((one[name] - other[name]).abs().max().item() for name in one)

@@ -78,7 +78,6 @@ class View(NamedTuple):
 
 
 def make_view(chain, tokens, rng):
-    """The view that a chain makes of one text."""
     return View(*row(tokens, rng, chain))
 
 
@@ -89,7 +88,6 @@ def share_of(name):
 
 @st.composite
 def knob_values(draw, name):
-    """Valid knobs of one augmentation."""
     values = {}
     for knob, described in AUGMENTATIONS[name].knobs.items():
         if described.choices:
@@ -104,7 +102,6 @@ def knob_values(draw, name):
 
 @st.composite
 def steps(draw):
-    """A step of any augmentation with any valid knobs."""
     name = draw(st.sampled_from(list(AUGMENTATIONS)))
     knobs = draw(knob_values(name))
     return Step(name, (), {knob: format_value(value) for knob, value in knobs.items()})
@@ -139,5 +136,4 @@ def split_words(tokens):
 
 
 def is_word(tokens, start):
-    """Whether a word, not a special symbol, starts at ``start``."""
     return tokens[start] not in {BOS, PAD, EOS, MASK, DELETE}

@@ -24,7 +24,6 @@ def wrap(content, has_bos, has_eos):
 
 
 def check(text, content, has_bos, has_eos, augmented, has_subs):
-    """The contract of a view."""
     tokens, source = augmented.tokens, augmented.source
     assert tokens.dtype == source.dtype == np.int64 and tokens.shape == source.shape
     if has_bos:

@@ -96,7 +96,6 @@ def place_spans(length, spans, span_length, rng):
 
 
 def span_shape(length, units, ratio, per_unit, rng):
-    """The shape of the spans of one text."""
     shape = clear_edits.span_shape(np.array([length]), units, ratio, per_unit, rng.random(1))
     return tuple(int(part[0]) for part in shape)
 

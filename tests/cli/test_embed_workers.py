@@ -51,7 +51,6 @@ def command(source: Path, checkpoint: Path, data_bin: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def whole(command: list[str], tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """The output of one process."""
     path = tmp_path_factory.mktemp("whole") / "whole.npy"
     assert main([*command, str(path)]) == 0
     assert np.load(path).shape == (LINES, 32)

@@ -52,7 +52,6 @@ class Try(Command):
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command named ``try`` that calls ``Try.act``."""
     monkeypatch.setitem(COMMANDS, "try", ("somewhere:Try", "try something"))
     monkeypatch.setattr(importlib, "import_module", lambda *_: types.SimpleNamespace(Try=Try))
 

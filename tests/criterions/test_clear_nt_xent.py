@@ -19,7 +19,6 @@ ADAM = ("--optimizer", "adam", "--lr", "1e-3")
 
 
 def parts(data: Path, *flags: str) -> tuple[Any, Any, Any, Any]:
-    """Model, criterion, data set and task."""
     trainer, dataset = build(data, *flags)
     return trainer.get_model(), trainer.get_criterion(), dataset, trainer.task
 

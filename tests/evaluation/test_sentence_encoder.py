@@ -51,7 +51,6 @@ def by_fairseq(path, texts, embed):
 
 
 def changed(path, target, change):
-    """A copy of a checkpoint with something changed."""
     state = torch.load(path)
     change(state)
     torch.save(state, target)

@@ -39,7 +39,6 @@ class Hostile:
 
 
 def making(trace: Path) -> str:
-    """An expression that makes the file."""
     return f"open({str(trace)!r}, 'w')"
 
 

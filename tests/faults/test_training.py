@@ -22,7 +22,6 @@ from tests.training import build, distance, weights
 
 @pytest.fixture
 def trainer(data_bin: Path, tmp_path: Path) -> tuple[Trainer, list[Any]]:
-    """A trainer, and the batch of an update."""
     made, dataset = build(data_bin, "--save-dir", str(tmp_path))
     return made, [dataset.collater([dataset[index] for index in range(6)])]
 
@@ -32,7 +31,6 @@ def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def break_projections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the projection head give NaN."""
     stock = ProjectionHead.forward
     monkeypatch.setattr(ProjectionHead, "forward", lambda *args: stock(*args) * math.nan)
 
@@ -61,7 +59,6 @@ def test_the_detector_of_fairseq_hides_the_reason(trainer, monkeypatch) -> None:
 
 
 def failing(times: int, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the next calls of the model fail."""
     stock, left = ClearRobertaModel.forward, [error] * times
 
     def forward(self: Any, *args: Any, **options: Any) -> Any:

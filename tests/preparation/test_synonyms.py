@@ -53,7 +53,6 @@ class ByteTokenizer(ChunkTokenizer):
 
 
 def vocabulary(tokenizer, *texts):
-    """Every symbol of the texts, by id."""
     symbols = dict.fromkeys(["<s>", "<pad>", "</s>", "<unk>"])
     for text in texts:
         symbols.update(dict.fromkeys(tokenizer.encode(text)))

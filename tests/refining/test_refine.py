@@ -51,7 +51,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def call(folder: Path, dest: str, *flags: str, check: bool = True) -> Any:
-    """Run ``refine`` on the text."""
     words = ["refine", folder / "text.txt", "--from", folder / "tiny", "--dest", folder / dest, *SHORT, *flags]
     return run(*CLEAR, *words, check=check)
 

@@ -40,7 +40,6 @@ WORDS = [f"word{number} {number}" for number in range(9)]
 
 
 def write_folder(folder: Path, kind: str | None, words: list[str] = WORDS, model: str = "model") -> Path:
-    """Write the files of a data folder that the check reads."""
     files = {
         "sentencepiece": ["sentencepiece.bpe.model"],
         "gpt2": ["encoder.json", "vocab.bpe"],

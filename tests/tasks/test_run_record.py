@@ -32,7 +32,6 @@ def train(data: Path, folder: Path, *flags: str) -> tuple[int, str]:
 
 @pytest.fixture(scope="module")
 def first(data_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of two updates."""
     folder = tmp_path_factory.mktemp("first") / "run"
     code, text = train(data_bin, folder)
     assert code == 0, text[-3000:]

@@ -67,7 +67,6 @@ def cuts(draw):
 
 
 def slow_kind(anchor, positive):
-    """By the sets of positions."""
     a, p = set(range(*anchor)), set(range(*positive))
     if not a & p:
         # adjacent: nothing between them
