@@ -26,7 +26,7 @@ from fairseq_clear.augmentations.synonym_table import SynonymTable
 from fairseq_clear.data.batch import Examples
 from fairseq_clear.files import hash_file
 from fairseq_clear.text.synonym_files import save_synonyms
-from tests.conftest import run, tool
+from tests.conftest import binarize
 
 fairseq_clear.register()
 
@@ -75,9 +75,7 @@ def make_data(folder: Path, words: int, sentences: int = 300) -> Path:
     every += every[: -words % (LENGTH - 2)]
     lines += [" ".join(every[begin : begin + LENGTH - 2]) for begin in range(0, len(every), LENGTH - 2)]
     documents = ["\n".join(lines[begin : begin + 8]) for begin in range(0, len(lines), 8)]
-    (folder / "train.txt").write_text("\n\n".join(documents) + "\n")
-    run(*tool("preprocess"), "--only-source", "--trainpref", folder / "train.txt", "--destdir", folder / "bin")
-    data = folder / "bin"
+    data = binarize(folder / "bin", None, train=["\n\n".join(documents)])
     (data / "paraphrase").mkdir()
     shutil.copytree(data, data / "paraphrase" / "bt", ignore=lambda *_: ["paraphrase"])
     write_synonyms(data, {(word,): [(word + 1,)] for word in range(FIRST, FIRST + words)}, FIRST + words + 1)
