@@ -193,7 +193,5 @@ def test_typed_lines_are_one_document(data, capsys):
     assert printed(capsys.readouterr().out)[0] == " ".join(texts)
     refused = ["--document-boundary", "line", "--short-documents", "error"]
     rejected(
-        capsys,
-        ["views", "--data-bin", str(data), *span, *refused],
-        "(line 1) has 4 tokens, fewer than the 12 tokens",
+        capsys, ["views", "--data-bin", str(data), *span, *refused], "(line 1) has 4 tokens, fewer than the 12 tokens"
     )

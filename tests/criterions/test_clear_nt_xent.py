@@ -246,16 +246,7 @@ def test_views_that_dropout_makes_are_not_reported(flags, warned, data_bin, capl
 
 # The masked language model on DeCLUTR's anchors, in one pass
 
-ANCHORS = (
-    "--views",
-    "span:anchors=2,positives=2,min=3,max=8",
-    "--augment",
-    "none",
-    "--temperature",
-    "0.2",
-    "--anchor-mlm",
-    "joint",
-)
+ANCHORS = (*SPANS.split(), "--temperature", "0.2", "--anchor-mlm", "joint")
 
 
 @pytest.mark.parametrize("chunks", ["0", "40"])

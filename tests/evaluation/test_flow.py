@@ -212,9 +212,7 @@ def test_embed_uses_the_flow(checkpoint, data_bin, tmp_path, capsys) -> None:
     np.testing.assert_allclose(np.load(out), expected / lengths, atol=1e-5)
     before = Path(out).read_bytes()
     rejected(
-        capsys,
-        [*embed, "--overwrite", "--flow", flow, "--pooling", "mean"],
-        "of pooling cls, these have pooling mean",
+        capsys, [*embed, "--overwrite", "--flow", flow, "--pooling", "mean"], "of pooling cls, these have pooling mean"
     )
     assert Path(out).read_bytes() == before
 

@@ -8,14 +8,7 @@ import pytest
 from fairseq_clear.cli.main import main
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.encoders import CachedEncoder
-from fairseq_clear.evaluation.plots import (
-    curve_panels,
-    draw_bars,
-    draw_lines,
-    draw_map,
-    map_pairs,
-    score_layers,
-)
+from fairseq_clear.evaluation.plots import curve_panels, draw_bars, draw_lines, draw_map, map_pairs, score_layers
 from fairseq_clear.evaluation.reports import Row
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.evaluation.sts import cosine, spearman

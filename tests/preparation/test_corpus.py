@@ -12,13 +12,7 @@ from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import corpus_file, corpus_files, read_lines
-from fairseq_clear.preparation.corpus_reading import (
-    TextSource,
-    canonical_rows,
-    is_visible,
-    split_rows,
-    warn_if_wrapped,
-)
+from fairseq_clear.preparation.corpus_reading import TextSource, canonical_rows, is_visible, split_rows, warn_if_wrapped
 from fairseq_clear.preparation.prepare_settings import PrepareSettings
 from tests.preparation.corpora import canonical, documents
 

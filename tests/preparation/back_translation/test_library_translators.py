@@ -14,12 +14,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.preparation.back_translation.translating import find_kind
 from fairseq_clear.preparation.back_translation.translation_settings import OneDirection
 from fairseq_clear.preparation.back_translation.translator import Translation, Translator, language_tokens
-from tests.preparation.back_translation.tiny_translators import (
-    convert,
-    make_m2m100,
-    make_marian,
-    texts,
-)
+from tests.preparation.back_translation.tiny_translators import convert, make_m2m100, make_marian, texts
 
 pytestmark = [
     pytest.mark.slow,
