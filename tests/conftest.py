@@ -205,6 +205,14 @@ def binarize(folder: Path, dictionary: Path | None, **texts: Sequence[str]) -> P
 
 
 @pytest.fixture(scope="session")
+def even_bin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """60 texts of one length over 100 words."""
+    from tests.training import make_data
+
+    return make_data(tmp_path_factory.mktemp("even"), 100, 60)
+
+
+@pytest.fixture(scope="session")
 def other_bin(data_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """300 other sentences with the dictionary of ``data_bin``."""
     folder = tmp_path_factory.mktemp("other") / "bin"
