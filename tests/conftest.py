@@ -12,8 +12,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import traceback
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
@@ -166,14 +167,7 @@ def tool(name: str) -> list[str]:
 
 def make_data_bin(folder: Path) -> Path:
     """A data folder as plain fairseq-preprocess makes it: 120 sentences to train, 20 to validate."""
-    for split, count, seed in (("train", 120, 1), ("valid", 20, 2)):
-        (folder / f"{split}.txt").write_text("\n".join(sentences(count, seed)) + "\n")
-    run(
-        *tool("preprocess"),
-        *("--only-source", "--trainpref", folder / "train.txt", "--validpref", folder / "valid.txt"),
-        *("--destdir", folder / "bin", "--workers", "1"),
-    )
-    return folder / "bin"
+    return binarize(folder / "bin", None, train=sentences(120, 1), valid=sentences(20, 2))
 
 
 @pytest.fixture(autouse=True)
@@ -184,28 +178,51 @@ def _seed() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True)
+def _errors_are_one_line() -> Iterator[None]:
+    """As UserError promises; so tests look only at what a message says. The command line joins the lines of any message."""
+    from fairseq_clear.errors import UserError
+
+    long: list[str] = []
+
+    def check(self: UserError, *message: object) -> None:
+        frames = [frame.f_globals["__name__"] for frame, _ in traceback.walk_stack(None)]
+        long.extend(m for m in map(str, message) if "\n" in m and "fairseq_clear.cli.main" not in frames)
+
+    UserError.__init__ = check  # type: ignore[method-assign]
+    yield
+    assert long == []
+
+
 @pytest.fixture(scope="session")
 def data_bin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_data_bin(tmp_path_factory.mktemp("data"))
 
 
-def binarize(folder: Path, dictionary: Path, **texts: Sequence[str]) -> None:
-    """Lines of each split to a data folder, with an existing dictionary."""
+def binarize(folder: Path, dictionary: Path | None, **texts: Sequence[str]) -> Path:
+    """Lines of each split to a data folder, with an existing dictionary unless it is None; returns the folder."""
     folder.mkdir(parents=True)
+    flags: list[str | Path] = ["--srcdict", dictionary] if dictionary else []
     for split, lines in texts.items():
         (folder / f"{split}.txt").write_text("\n".join(lines) + "\n")
-    run(
-        *(*tool("preprocess"), "--only-source", "--srcdict", dictionary, "--destdir", folder, "--workers", "1"),
-        *("--trainpref", folder / "train.txt", "--validpref", folder / "valid.txt"),
-    )
+        flags += [f"--{split}pref", folder / f"{split}.txt"]
+    run(*tool("preprocess"), "--only-source", *flags, "--destdir", folder, "--workers", "1")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def even_bin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """60 texts of one length over 100 words."""
+    from tests.training import make_data
+
+    return make_data(tmp_path_factory.mktemp("even"), 100, 60)
 
 
 @pytest.fixture(scope="session")
 def other_bin(data_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """300 other sentences with the dictionary of ``data_bin``."""
     folder = tmp_path_factory.mktemp("other") / "bin"
-    binarize(folder, data_bin / "dict.txt", train=sentences(300, 5), valid=sentences(9, 6))
-    return folder
+    return binarize(folder, data_bin / "dict.txt", train=sentences(300, 5), valid=sentences(9, 6))
 
 
 @pytest.fixture(scope="session")

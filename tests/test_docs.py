@@ -37,7 +37,6 @@ CHECK_TABLES, WRITE_TABLES = (load_file(ROOT / "scripts" / name) for name in ("c
 
 
 def commands(page: Path) -> Iterator[list[str]]:
-    """The words of every command in the bash blocks of a page."""
     for _, block in BASH.findall(page.read_text()):
         for line in re.sub(r"\\\n\s*", " ", block).splitlines():
             lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|")
@@ -78,32 +77,12 @@ def training_flags(data_bin: Path) -> set[str]:
     return known
 
 
-# Programs that are not ours -> the flags that pages use.
-OF_SBATCH = (
-    "--nodes --ntasks --ntasks-per-node --cpus-per-task --gpus --gpus-per-node --gpus-per-task --time --array --requeue "
-    "--open-mode"
-)
-OF_BPE_ENCODER = "--encoder-json --vocab-bpe --inputs --outputs --keep-empty --workers"
-PROGRAMS = {
-    "torchrun": "--standalone --nproc-per-node --no-python --nnodes --node-rank --master-addr --master-port",
-    "sbatch": f"{OF_SBATCH} --signal --gres --wrap --dependency -N -n -G",
-    "srun": "--ntasks --kill-on-bad-exit",
-    "pip": "--no-build-isolation --no-deps -e --extra-index-url --force-reinstall",
-    "hf": "--local-dir",
-    "docker": "-t -v --build-arg --rm --gpus",
-    "tensorboard": "--logdir",
-    "curl": "-L",
-    "echo": "",
-    "zcat": "",
-    "nice": "-n",
-    "shuf": "-n",
-    "cut": "-f6,7 -f6",
-    "tr": "",
-    "scripts/slurm/launch.sh": "--dry-run",
-    "scripts/slurm/pretrain.sbatch": "",
-    "split": "--number --numeric-suffixes --suffix-length",
-    "multiprocessing_bpe_encoder": OF_BPE_ENCODER,
-    **dict.fromkeys("git cd cp source export for do done tar make grep unset".split(), ""),
+# Of programs that are not ours, in the text of pages.
+OF_OTHERS = {
+    *"--extra-index-url --force-reinstall --no-deps --no-build-isolation".split(),
+    *"--nnodes --nproc-per-node --node-rank --master-addr --master-port".split(),
+    *"--nodes --ntasks --cpus-per-task --gpus-per-node --gpus-per-task --array --requeue --signal --open-mode".split(),
+    *("--kill-on-bad-exit", "--keep-empty"),
 }
 FAIRSEQ_PARSERS = {
     "fairseq-preprocess": options.get_preprocessing_parser,
@@ -123,8 +102,23 @@ def flags_in(source: str) -> set[str]:
     return found
 
 
+def flags_of_script(following: list[str], page: str) -> set[str] | None:
+    """The flags of what python runs, None for a module that is not ours; raises ``FileNotFoundError``."""
+    if following[-1].endswith(".py") and f'python title="{following[-1]}"' in page:
+        return set()
+    is_module = following[0] == "-m"
+    path = ROOT / (following[1].replace(".", "/") + ".py" if is_module else following[0])
+    files = [path] if path.is_file() else list(path.glob("*.py"))
+    if not files and not is_module:
+        raise FileNotFoundError(path)
+    source = "".join(file.read_text() for file in files)
+    if "parse_with_results(parser)" in source:
+        source += (ROOT / "examples" / "measuring.py").read_text()
+    return flags_in(source) if files else None
+
+
 def unknown_flags(words: list[str], training: set[str], page: str = "") -> list[str]:
-    """The flags of a command that neither it nor the command that it starts knows; its name, if that is unknown.
+    """The flags that the fairseq-clear, fairseq-train or script of ours in a command does not know; its name, if it is unknown.
 
     Args:
         words: of the command.
@@ -132,39 +126,24 @@ def unknown_flags(words: list[str], training: set[str], page: str = "") -> list[
         page: text of the page, which may contain scripts that the command runs.
     """
     words = [other for word in words for other in WRAPPERS.get(word, [word])]
-    while "=" in words[0]:  # variables
-        words = words[1:]
-    known: set[str] | None = None
+    known: set[str] | None = None  # of a program that is not ours
     unknown = []
     for number, word in enumerate(words):
         following = words[number + 1 :]
         if word in ("fairseq-clear", "fairseq_clear.cli"):
-            known = flags_of(following[0], following[1:]) if following[0] in COMMANDS else None
+            if following[0] not in COMMANDS:
+                return [word]
+            known = flags_of(following[0], following[1:])
         elif word in ("fairseq-train", "fairseq-hydra-train") or (word == "--" and words[1] == "refine"):
             known = training
         elif word in FAIRSEQ_PARSERS:
             known = {flag for action in FAIRSEQ_PARSERS[word]()._actions for flag in action.option_strings}
-        elif word == "python" and following[-1].endswith(".py") and f'python title="{following[-1]}"' in page:
-            known = set()
-        elif word == "python" and following[1].rpartition(".")[2] in PROGRAMS:
-            known = set(PROGRAMS[following[1].rpartition(".")[2]].split())
         elif word == "python":
-            path = ROOT / (following[1].replace(".", "/") + ".py" if following[0] == "-m" else following[0])
-            files = [path] if path.is_file() else list(path.glob("*.py"))
-            source = "".join(file.read_text() for file in files)
-            if "parse_with_results(parser)" in source:
-                source += (ROOT / "examples" / "measuring.py").read_text()
-            known = flags_in(source) if files else None
-        elif word in PROGRAMS and (number == 0 or word.startswith("scripts/")):
-            known = set(PROGRAMS[word].split())
+            known = flags_of_script(following, page)
         elif word.startswith("examples/") and word.endswith(".sh"):
-            known = set() if (ROOT / word).is_file() else None
-        elif number == 0:
-            known = None
-        if known is None:
-            return [word]
+            assert (ROOT / word).is_file(), word
         is_flag = re.match(r"--?[A-Za-z]", word) and word not in ("-m", "-", "--help")
-        if is_flag and word.partition("=")[0] not in known:
+        if known is not None and is_flag and word.partition("=")[0] not in known:
             unknown.append(word)
     return unknown
 
@@ -177,14 +156,14 @@ def test_commands_have_the_flags_that_pages_give_them(page: Path, training_flags
     wrong = {
         "fairseq-clear glue run --data d --max-length 128": ["--max-length"],
         "torchrun --standalone fairseq-train d --augmnt none": ["--augmnt"],
-        "frobnicate": ["frobnicate"],
+        "fairseq-clear frobnicate": ["fairseq-clear"],
     }
     assert {line: unknown_flags(shlex.split(line), training_flags) for line in wrong} == wrong
 
 
 @EVERY_PAGE
 def test_flags_in_the_text_exist(page: Path, training_flags: set[str]) -> None:
-    known = training_flags.union(*map(str.split, PROGRAMS.values()))
+    known = training_flags | OF_OTHERS
     for command in COMMANDS:
         known |= flags_of(command, [])
         for step in WRITE_TABLES.subparsers(WRITE_TABLES.subparsers(build_parser(command))[command]):

@@ -38,7 +38,6 @@ def files() -> list[Path]:
 
 
 def imported(source: str) -> Iterator[str]:
-    """Every module that the source imports, anywhere in it."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -100,7 +99,6 @@ def import_graph() -> dict[str, set[str]]:
 
 
 def find_circle(graph: dict[str, set[str]]) -> list[str]:
-    """A circle of imports, empty where there is none."""
     done: set[str] = set()
 
     def visit(name: str, path: list[str]) -> list[str]:

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from fairseq.data import Dictionary
@@ -16,10 +15,8 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 
-from fairseq_clear.augmentations.synonym_table import SynonymTable
-from fairseq_clear.files import hash_file
-from fairseq_clear.text.synonym_files import save_synonyms
 from tests.conftest import ROOT, load_file, run, tool
+from tests.training import FIRST, write_synonyms
 
 pytestmark = pytest.mark.slow
 
@@ -50,7 +47,6 @@ def compose(path: Path, *overrides: str) -> dict[str, Any]:
 
 
 def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Every setting by its path."""
     found: dict[str, Any] = {}
     for name, value in config.items():
         found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
@@ -174,11 +170,8 @@ def pairs(paired_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(paired_bin, folder)
     for name in ("positive", "negative", "de", "zh"):
         shutil.copytree(folder / "paraphrase" / "bt", folder / "paraphrase" / name)
-    dictionary = Dictionary.load(str(folder / "dict.txt"))
-    words = {(number,): [(number + 1,)] for number in range(4, len(dictionary) - 1)}
-    table = SynonymTable.build(words, np.ones(len(dictionary), dtype=bool))
-    found = hash_file(folder / "dict.txt")
-    save_synonyms(folder / "synonyms.npz", table, vocabulary_hash=found, source="test", source_hash="")
+    symbols = len(Dictionary.load(str(folder / "dict.txt")))
+    write_synonyms(folder, {(word,): [(word + 1,)] for word in range(FIRST, symbols - 1)}, symbols)
     return folder
 
 

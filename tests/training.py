@@ -26,7 +26,7 @@ from fairseq_clear.augmentations.synonym_table import SynonymTable
 from fairseq_clear.data.batch import Examples
 from fairseq_clear.files import hash_file
 from fairseq_clear.text.synonym_files import save_synonyms
-from tests.conftest import run, tool
+from tests.conftest import binarize
 
 fairseq_clear.register()
 
@@ -75,18 +75,20 @@ def make_data(folder: Path, words: int, sentences: int = 300) -> Path:
     every += every[: -words % (LENGTH - 2)]
     lines += [" ".join(every[begin : begin + LENGTH - 2]) for begin in range(0, len(every), LENGTH - 2)]
     documents = ["\n".join(lines[begin : begin + 8]) for begin in range(0, len(lines), 8)]
-    (folder / "train.txt").write_text("\n\n".join(documents) + "\n")
-    run(*tool("preprocess"), "--only-source", "--trainpref", folder / "train.txt", "--destdir", folder / "bin")
-    data = folder / "bin"
+    data = binarize(folder / "bin", None, train=["\n\n".join(documents)])
     (data / "paraphrase").mkdir()
     shutil.copytree(data, data / "paraphrase" / "bt", ignore=lambda *_: ["paraphrase"])
-    first = 4  # after <s>, <pad>, </s>, <unk>
-    table = SynonymTable.build(
-        {(word,): [(word + 1,)] for word in range(first, first + words)}, np.ones(first + words + 1, np.bool_)
-    )
-    known = hash_file(data / "dict.txt")
-    save_synonyms(data / "synonyms.npz", table, vocabulary_hash=known, source="made up", source_hash="none")
+    write_synonyms(data, {(word,): [(word + 1,)] for word in range(FIRST, FIRST + words)}, FIRST + words + 1)
     return data
+
+
+FIRST = 4  # id of the first word, after <s>, <pad>, </s>, <unk>
+
+
+def write_synonyms(data: Path, rows: dict[tuple[int, ...], list[tuple[int, ...]]], symbols: int) -> None:
+    """Give a data folder a table with these rows, in a vocabulary in which every symbol begins a word."""
+    table, known = SynonymTable.build(rows, np.ones(symbols, np.bool_)), hash_file(data / "dict.txt")
+    save_synonyms(data / "synonyms.npz", table, vocabulary_hash=known, source="made up", source_hash="none")
 
 
 def configuration(data: Path | str, *flags: str, world_size: int = 1) -> Any:
@@ -124,7 +126,6 @@ def _composed(data: str, flags: tuple[str, ...]) -> bytes:
 
 
 def parse(data: str, flags: Sequence[str]) -> Namespace:
-    """The parsed command line."""
     return options.parse_args_and_arch(options.get_training_parser(), [data, *FLAGS, *flags])
 
 
@@ -192,6 +193,5 @@ def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
 
 
 def distance(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
-    """Greatest difference of any weight."""
     assert one.keys() == other.keys()
     return max((one[name] - other[name]).abs().max().item() for name in one)

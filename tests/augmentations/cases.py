@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 from hypothesis import strategies as st
+from scipy.stats import chisquare
 
 from fairseq_clear.augmentations import AUGMENTATIONS, Symbols, SynonymTable
 from fairseq_clear.seeding import Draws
@@ -62,6 +63,11 @@ def one(function):
     return lambda tokens, rng, **knobs: row(tokens, rng, lambda texts, draws: function(texts, draws, **knobs))
 
 
+def are_alike(drawn, possible):
+    """Whether exactly these were drawn, all about equally often; ``drawn`` counts them."""
+    return set(drawn) == set(possible) and chisquare([drawn[one] for one in possible]).pvalue > 1e-3
+
+
 class View(NamedTuple):
     """What a chain makes of one text."""
 
@@ -72,7 +78,6 @@ class View(NamedTuple):
 
 
 def make_view(chain, tokens, rng):
-    """The view that a chain makes of one text."""
     return View(*row(tokens, rng, chain))
 
 
@@ -83,7 +88,6 @@ def share_of(name):
 
 @st.composite
 def knob_values(draw, name):
-    """Valid knobs of one augmentation."""
     values = {}
     for knob, described in AUGMENTATIONS[name].knobs.items():
         if described.choices:
@@ -98,7 +102,6 @@ def knob_values(draw, name):
 
 @st.composite
 def steps(draw):
-    """A step of any augmentation with any valid knobs."""
     name = draw(st.sampled_from(list(AUGMENTATIONS)))
     knobs = draw(knob_values(name))
     return Step(name, (), {knob: format_value(value) for knob, value in knobs.items()})
@@ -106,6 +109,17 @@ def steps(draw):
 
 CHAINS = st.lists(steps(), max_size=3).map(tuple)
 SPECS = st.lists(CHAINS, min_size=1, max_size=2).map(tuple).map(format_spec)
+
+
+def every_row(table):
+    """The rows of a synonym table as a dictionary again, read one by one."""
+    words, alternatives = {}, []
+    for start, end in zip(table.alternative_offsets, table.alternative_offsets[1:], strict=False):
+        alternatives.append(tuple(table.alternative_pieces[start:end].tolist()))
+    for row in range(len(table)):
+        word = tuple(table.word_pieces[table.word_offsets[row] : table.word_offsets[row + 1]].tolist())
+        words[word] = alternatives[table.row_offsets[row] : table.row_offsets[row + 1]]
+    return words
 
 
 def split_words(tokens):
@@ -122,5 +136,4 @@ def split_words(tokens):
 
 
 def is_word(tokens, start):
-    """Whether a word, not a special symbol, starts at ``start``."""
     return tokens[start] not in {BOS, PAD, EOS, MASK, DELETE}

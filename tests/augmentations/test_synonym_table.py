@@ -8,20 +8,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fairseq_clear.augmentations import SynonymTable
-from tests.augmentations.cases import IS_WORD_START, TABLE, array
+from tests.augmentations.cases import IS_WORD_START, TABLE, array, every_row
 
 WORDS = st.lists(st.integers(4, 8), min_size=1, max_size=4).map(tuple)
-
-
-def every_row(table):
-    """The rows as a dictionary again, read one by one."""
-    words, alternatives = {}, []
-    for start, end in zip(table.alternative_offsets, table.alternative_offsets[1:], strict=False):
-        alternatives.append(tuple(table.alternative_pieces[start:end].tolist()))
-    for row in range(len(table)):
-        word = tuple(table.word_pieces[table.word_offsets[row] : table.word_offsets[row + 1]].tolist())
-        words[word] = alternatives[table.row_offsets[row] : table.row_offsets[row + 1]]
-    return words
 
 
 @given(st.dictionaries(WORDS, st.lists(WORDS, max_size=3), max_size=8))

@@ -51,7 +51,6 @@ def command(source: Path, checkpoint: Path, data_bin: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def whole(command: list[str], tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """The output of one process."""
     path = tmp_path_factory.mktemp("whole") / "whole.npy"
     assert main([*command, str(path)]) == 0
     assert np.load(path).shape == (LINES, 32)
@@ -85,9 +84,7 @@ def test_int8_equals_one_process(count: int, whole: bytes, command: list[str], t
 
 @pytest.mark.parametrize(("count", "rank"), [(1, 0), (2, 0), (2, 1)])
 @pytest.mark.parametrize("action", [DIE, ERROR])
-def test_a_job_that_lost_a_worker_resumes(
-    count: int, rank: int, action: str, whole: bytes, command: list[str], tmp_path: Path
-) -> None:
+def test_a_job_that_lost_a_worker_resumes(count, rank, action, whole, command, tmp_path) -> None:
     output = tmp_path / "out.npy"
     failing = [sys.executable, "-c", FAIL.format(rank=rank, action=action), *command, str(output)]
     # fresh: torch reads whether it prints warnings when it is imported

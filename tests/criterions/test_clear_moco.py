@@ -57,7 +57,6 @@ class LiteralMoco:
 
 
 def plain(model: Any) -> Any:
-    """The query model alone."""
     single = copy.deepcopy(model)
     single.key_encoder = single.key_queue = None
     return single

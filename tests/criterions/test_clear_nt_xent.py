@@ -1,11 +1,13 @@
-"""The criterion inside fairseq: weight 0 is masked_lm, numbers add up, mistakes are named."""
+"""The criterions inside fairseq: weight 0 is masked_lm, numbers add up, anchors, Matryoshka, mistakes are named."""
 
 import logging
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from fairseq.criterions.masked_lm import MaskedLmLoss
 from fairseq.logging import metrics
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
@@ -13,13 +15,12 @@ from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 from fairseq_clear.modules import chunking
 from fairseq_clear.tasks.run_messages import Watch
 from tests.objectives import oracles
-from tests.training import build
+from tests.training import build, refuses
 
 ADAM = ("--optimizer", "adam", "--lr", "1e-3")
 
 
 def parts(data: Path, *flags: str) -> tuple[Any, Any, Any, Any]:
-    """Model, criterion, data set and task."""
     trainer, dataset = build(data, *flags)
     return trainer.get_model(), trainer.get_criterion(), dataset, trainer.task
 
@@ -179,13 +180,14 @@ def test_an_update_without_negatives_has_no_uniformity(data_bin: Path) -> None:
         assert aggregator.get_smoothed_values().get("uniformity", 0) == 0
 
 
-def test_missing_paraphrases_are_summed_over_updates(data_bin: Path) -> None:
+def test_missing_paraphrases_are_summed_and_substituted_words_are_a_share(data_bin: Path) -> None:
     _, criterion, _, _ = parts(data_bin)
     log = {"sample_size": 1, "loss": 1.0, "queries": 2.0}
     with metrics.aggregate() as aggregator:
         for count in (3, 0, 2):
-            criterion.reduce_metrics([{**log, "fell_back": count}] * 2)
-    assert aggregator.get_smoothed_values()["paraphrases_missing"] == 10
+            criterion.reduce_metrics([{**log, "fell_back": count, "substituted": count, "words": 20.0}] * 2)
+    found = aggregator.get_smoothed_values()
+    assert (found["paraphrases_missing"], found["substituted_share"]) == (10, round(10 / 120, 3))
 
 
 def test_a_batch_without_negatives_says_so_once(data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -240,3 +242,122 @@ def test_views_that_dropout_makes_are_not_reported(flags, warned, data_bin, capl
         trainer.task.watch.update = update
         trainer.task.watch([EASY], 10_000)
     assert any("too easy" in record.message for record in caplog.records) == warned
+
+
+# The masked language model on DeCLUTR's anchors, in one pass
+
+ANCHORS = (*SPANS.split(), "--temperature", "0.2", "--anchor-mlm", "joint")
+
+
+@pytest.mark.parametrize("chunks", ["0", "40"])
+def test_one_pass_predicts_and_embeds_the_masked_anchors(chunks: str, data_bin: Path) -> None:
+    model, criterion, dataset, task = parts(data_bin, *ANCHORS, "--encode-chunk-size", chunks)
+    sample = dataset.collater([dataset[index] for index in range(4)])
+    views = sample["views"]
+    anchors = len(views["identity"])
+    assert anchors == 8
+    assert sample["net_input"] == {}
+    masked = views["tokens"][:anchors]
+    assert (masked == task.mask_idx).any()
+    assert not (views["tokens"][anchors:] == task.mask_idx).any()
+    calls: list[int] = []
+    model.register_forward_hook(lambda *_: calls.append(1))
+    loss, size, log, gradients = backward(model, criterion, sample)
+    assert len(calls) == 1
+    target = views["target"]
+    assert size == target.ne(1).sum()
+    # by hand: MLM and embeddings of the same masked anchors, row by row
+    total, projections = 0.0, []
+    with torch.no_grad():
+        for row, tokens in enumerate(views["tokens"]):
+            text = tokens[tokens.ne(1)].unsqueeze(0)
+            projections.append(model(views=text)[1]["projections"][0])
+            if row < anchors:
+                wanted = target[row][: text.shape[1]]
+                logits = model(text)[0][0][wanted.ne(1)]
+                total += F.cross_entropy(logits, wanted[wanted.ne(1)], reduction="sum").item()
+    assert log["mlm_loss"].item() == pytest.approx(total, rel=1e-4)
+    z = torch.stack(projections)
+    z = torch.cat([z[:anchors], z[anchors:].view(anchors, 2, -1).mean(1)])
+    expected = oracles.clear_equation_2(z.double().numpy(), 0.2)
+    assert log["contrastive_loss"].item() == pytest.approx(expected, rel=1e-4)
+    assert loss.item() == pytest.approx(total + expected * size.item() / (2 * anchors), rel=1e-4)
+    assert gradients.keys() == {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+# Matryoshka: every criterion, its queue, and its head
+
+PLAIN = ("--augment", "none", "--mlm-weight", "0", "--projection-layers", "0")
+CRITERIONS = {
+    "nt-xent": (*PLAIN, "--criterion", "clear_nt_xent", "--views", "paraphrase:original,bt"),
+    "moco": (*PLAIN, "--criterion", "clear_moco", "--queue-size", "30", "--views", "paraphrase:original,bt"),
+    "sg": (*PLAIN, "--criterion", "clear_self_guided", "--objective", "sg", "--regularizer-weight", "0"),
+    "sg-opt": (*PLAIN, "--criterion", "clear_self_guided", "--regularizer-weight", "0"),
+}
+
+
+def loss_of(data: Path, *flags: str) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    model, criterion, dataset, _ = parts(data, *flags)
+    model.begin()
+    model.train()
+    if "clear_moco" in flags:  # its queue begins empty
+        criterion(model, dataset.collater([dataset[index] for index in range(9, 18)]))
+    loss, _, _, gradients = backward(model, criterion, dataset.collater([dataset[index] for index in range(6)]))
+    return loss.detach(), gradients
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CRITERIONS)
+def test_matryoshka_is_the_mean_of_its_dimensions(name: str, paired_bin: Path) -> None:
+    flags = CRITERIONS[name]
+    whole, _ = loss_of(paired_bin, *flags)
+    full, gradients = loss_of(paired_bin, *flags, "--matryoshka", "128")
+    assert torch.equal(full, whole), "the full width alone changes nothing"
+    each = [loss_of(paired_bin, *flags, "--matryoshka", dimension)[0] for dimension in ("8", "32", "128")]
+    mean, of_mean = loss_of(paired_bin, *flags, "--matryoshka", "8,32,128")
+    assert mean.item() == pytest.approx(float(np.mean([one.item() for one in each])), rel=1e-5)
+    assert len({round(one.item(), 3) for one in each}) == 3
+    assert any(not torch.equal(gradients[key], of_mean[key]) for key in gradients)
+
+
+@pytest.mark.parametrize(("layers", "is_told"), [("2", True), ("0", False)])
+def test_matryoshka_with_a_head_is_told(
+    layers: str, is_told: bool, paired_bin: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    build(paired_bin, "--matryoshka", "16,64", "--projection-layers", layers)
+    told: list[Any] = [record for record in caplog.records if "--projection-layers 0" in record.getMessage()]
+    assert bool(told) == is_told
+
+
+# Settings that a criterion does not accept
+
+NT_XENT, MOCO = "--criterion clear_nt_xent ", "--criterion clear_moco --queue-size 20 "
+GUIDED = "--criterion clear_self_guided --augment none "
+MATRYOSHKA = "--augment none --mlm-weight 0 --projection-layers 0 --matryoshka "
+
+MISTAKES = {
+    NT_XENT + "--objective opt3": "valid are nt-xent",
+    NT_XENT + "--contrastive-weight 0 --mlm-weight 0": "leave nothing to learn",
+    NT_XENT + "--pooling layer:9": "layers 0 (embeddings) to 2",
+    NT_XENT + "--false-negatives teacher": "--false-negatives: there is no 'teacher'; choose from guide, none",
+    NT_XENT + "--anchor-mlm joint": "--anchor-mlm joint: only works with --views span, whose anchors it masks",
+    MATRYOSHKA + "64,32": "--matryoshka 64,32: give ascending whole numbers above 0",
+    MATRYOSHKA + "64,129": "--matryoshka 64,129: the vectors have 128 dimensions; give none above 128",
+    MATRYOSHKA + "64 --projection-dim 16 --projection-layers 1": "the vectors have 16 dimensions",
+    MATRYOSHKA + "64 --contrastive-weight 0 --mlm-weight 1": "needs the contrastive term, which --contrastive-weight 0",
+    MOCO + "--objective nt-xent": "valid are info-nce",
+    MOCO + "--key-encoder shared": "this criterion's is momentum",
+    GUIDED + "--key-encoder momentum": "this criterion's is frozen",
+    GUIDED + "--guide-layers 3": "layers from 0 (embeddings) to 2",
+    GUIDED + "--guide-layers 2-1": "--guide-layers 2-1: give all",
+    GUIDED + "--guide-layers upper": "--guide-layers upper: give all",
+    GUIDED + "--frozen-layers 4": "give 0 to 3",
+    GUIDED + "--views paraphrase:original": "give two or more",
+    GUIDED + "--views paraphrase:original,de": "paraphrase/de/train does not exist",
+    GUIDED + "--hard-negatives x": "only --criterion clear_nt_xent",
+}
+
+
+@pytest.mark.parametrize("flags", MISTAKES)
+def test_mistakes_are_one_line(flags: str, data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
+    refuses(caplog, MISTAKES[flags], data_bin, *flags.split())

@@ -19,7 +19,7 @@ from fairseq_clear.modules import chunking
 from fairseq_clear.modules.chunking import trim_padding
 from tests.models.test_pretrained_encoder import FLAGS as SIZES
 from tests.models.test_pretrained_encoder import write
-from tests.training import build, make_data
+from tests.training import build
 
 pytestmark = pytest.mark.slow
 
@@ -52,11 +52,6 @@ class Waits(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_data(tmp_path_factory.mktemp("waits"), 100, 60)
-
-
 def waits(data: Path, *flags: str) -> Counter[str]:
     """Of one forward and backward pass, after a first update."""
     trainer, dataset = build(data, *COMMON, *flags)
@@ -68,24 +63,24 @@ def waits(data: Path, *flags: str) -> Counter[str]:
     return counted.found
 
 
-def test_clear_waits_where_masked_lm_does(data: Path) -> None:
-    stock = waits(data, "--criterion", "masked_lm")
+def test_clear_waits_where_masked_lm_does(even_bin: Path) -> None:
+    stock = waits(even_bin, "--criterion", "masked_lm")
     assert stock["_local_scalar_dense"] > ENCODER, "masked_lm's own are seen"
-    assert waits(data, "--criterion", "clear_nt_xent") == stock
+    assert waits(even_bin, "--criterion", "clear_nt_xent") == stock
 
 
 @pytest.mark.parametrize("criterion", ["clear_nt_xent", "clear_moco"])
-def test_a_guide_adds_none(criterion: str, data: Path, tmp_path: Path) -> None:
-    guide = str(write(tmp_path / "guide", data, **{**SIZES, "max-positions": 64}))
+def test_a_guide_adds_none(criterion: str, even_bin: Path, tmp_path: Path) -> None:
+    guide = str(write(tmp_path / "guide", even_bin, **{**SIZES, "max-positions": 64}))
     flags = ("--criterion", criterion, "--mlm-weight", "0", "--false-negatives", "guide", "--guide", guide)
-    assert waits(data, *flags) == Counter()
+    assert waits(even_bin, *flags) == Counter()
 
 
 @pytest.mark.parametrize("size", ["0", "128"])
 @pytest.mark.parametrize("criterion", ["clear_nt_xent", "clear_self_guided", "clear_moco"])
-def test_views_alone(criterion: str, size: str, data: Path) -> None:
+def test_views_alone(criterion: str, size: str, even_bin: Path) -> None:
     flags = ("--criterion", criterion, "--mlm-weight", "0", "--encode-chunk-size", size)
-    assert waits(data, *flags) == Counter()
+    assert waits(even_bin, *flags) == Counter()
     original = chunking.Parts.map
     parts = []
 
@@ -95,34 +90,34 @@ def test_views_alone(criterion: str, size: str, data: Path) -> None:
 
     alike = mock.patch.multiple(chunking, ALIKE=1.0, ENOUGH_CELLS={"cpu": 1, "cuda": 1})
     with alike, mock.patch.object(chunking.Parts, "map", counted):
-        assert waits(data, *flags) == Counter(), "nor does it matter how many parts a batch has"
+        assert waits(even_bin, *flags) == Counter(), "nor does it matter how many parts a batch has"
     assert max(parts) > 1
 
 
 @pytest.mark.parametrize(("criterion", "encoded"), [("clear_nt_xent", 1), ("clear_self_guided", 2), ("clear_moco", 2)])
-def test_without_lengths_each_encoder_asks(criterion: str, encoded: int, data: Path) -> None:
+def test_without_lengths_each_encoder_asks(criterion: str, encoded: int, even_bin: Path) -> None:
     original = ClearRobertaModel.forward
 
     def forward(self: ClearRobertaModel, *arguments: Any, **inputs: Any) -> Any:
         return original(self, *arguments, **{name: value for name, value in inputs.items() if "lengths" not in name})
 
     with mock.patch.object(ClearRobertaModel, "forward", forward):
-        found = waits(data, "--criterion", criterion, "--mlm-weight", "0")
+        found = waits(even_bin, "--criterion", criterion, "--mlm-weight", "0")
     assert found == Counter(_local_scalar_dense=ENCODER * encoded)
 
 
-def test_the_encoder_of_fairseq_waits_before_every_block(data: Path) -> None:
+def test_the_encoder_of_fairseq_waits_before_every_block(even_bin: Path) -> None:
     with mock.patch("fairseq_clear.models.encoder_stack.EncoderStack", TransformerEncoder):
-        found = waits(data, "--criterion", "clear_nt_xent", "--mlm-weight", "0")
+        found = waits(even_bin, "--criterion", "clear_nt_xent", "--mlm-weight", "0")
     assert found == Counter(_local_scalar_dense=ENCODER + 2), "of two blocks"
 
 
-def test_a_width_read_from_the_device_is_seen(data: Path) -> None:
+def test_a_width_read_from_the_device_is_seen(even_bin: Path) -> None:
     original = ClearRobertaModel._pooled
 
     def trimmed(model: ClearRobertaModel, tokens: torch.Tensor, **options: Any) -> torch.Tensor:
         return original(model, trim_padding(tokens, model.padding_idx), **options)
 
     with mock.patch.object(ClearRobertaModel, "_pooled", trimmed):
-        found = waits(data, "--criterion", "clear_nt_xent", "--mlm-weight", "0")
+        found = waits(even_bin, "--criterion", "clear_nt_xent", "--mlm-weight", "0")
     assert found == Counter(_local_scalar_dense=1)

@@ -8,16 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fairseq import options
 from fairseq.data import FairseqDataset, data_utils
 from fairseq.tasks.masked_lm import MaskedLMTask
-from fairseq_cli import preprocess
 
 from fairseq_clear.data.batch import Batch, Examples, collate
 from fairseq_clear.errors import UserError
 from fairseq_clear.text.documents import LoadedLines, MappedLines
 from fairseq_clear.tokens import Ragged
-from tests.conftest import WORDS, sentences
+from tests.conftest import WORDS, binarize, sentences
 from tests.training import build, instances, refuses, rows_of
 from tests.views.cases import content_hash
 
@@ -125,18 +123,6 @@ def flatten(sample: Any) -> list[np.ndarray]:
     return [np.asarray(sample)]
 
 
-def test_items_depend_on_epoch_seed_and_view(data_bin: Path) -> None:
-    def views(epoch: int, *flags: str) -> list[list[int]]:
-        _, dataset = build(data_bin, *flags)
-        dataset.set_epoch(epoch)
-        pairs = [instances(dataset[index])[0] for index in range(12)]
-        return [view.tolist() for pair in pairs for view in (pair.anchor, *pair.positives)]
-
-    first = views(1)
-    assert first == views(1) and first not in (views(2), views(1, "--seed", "2"))
-    assert any(one != other for one, other in zip(first[::2], first[1::2], strict=True))
-
-
 def test_the_trainers_iterator_delivers_the_masks_of_its_epoch(data_bin: Path) -> None:
     """fairseq's persistent data workers would continue with the masks of the previous epoch."""
 
@@ -187,33 +173,21 @@ def test_an_item_over_max_tokens_is_named(data_bin: Path, caplog: pytest.LogCapt
     refuses(caplog, f"--max-tokens {dataset.totals.max()}", 1, of=trainer.get_train_iterator)
 
 
-def binarize(folder: Path, text: str, split: str = "train") -> Path:
-    """Add a split to ``folder/bin``; the first one decides the dictionary."""
-    (folder / "text").write_text(text)
-    command = ("--only-source", f"--{split}pref", folder / "text", "--destdir", folder / "bin", "--workers", "1")
-    if split != "train":
-        command += ("--srcdict", folder / "bin" / "dict.txt")
-    preprocess.main(options.get_preprocessing_parser().parse_args([str(part) for part in command]))
-    return folder / "bin"
-
-
 LINES = (3, 9, 1, 9, 10, 11, 0, 0, 12, 30, 31, 2, 0, 33, 5, 70_000, 8)
 LIMIT = 12
 MODES = ["none", "complete", "complete_doc", "eos"]
 
 
-def lines_of(lengths: tuple[int, ...]) -> str:
+def lines_of(lengths: tuple[int, ...]) -> list[str]:
     """One line per number of words, all different."""
     words = iter(f"{a} {b}" for a in WORDS for b in WORDS)
-    return "".join(" ".join((f"{next(words)} " * length).split()[:length]) + "\n" for length in lengths)
+    return [" ".join((f"{next(words)} " * length).split()[:length]) for length in lengths]
 
 
 @pytest.fixture(scope="module")
 def long_bin(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("long")
-    for split in ("train", "valid"):
-        binarize(folder, lines_of(LINES if split == "train" else LINES[-5:]), split)
-    return folder / "bin"
+    folder = tmp_path_factory.mktemp("long") / "bin"
+    return binarize(folder, None, train=lines_of(LINES), valid=lines_of(LINES[-5:]))
 
 
 @pytest.mark.parametrize("split", ["train", "valid"])
@@ -320,7 +294,7 @@ def test_neighbours_longer_than_tokens_per_sample_are_cut_off(long_bin: Path, ca
 
 
 def test_data_without_a_sentence_split_or_folder(data_bin, tmp_path, caplog) -> None:
-    blank, task = binarize(tmp_path, "\n\n"), build(data_bin)[0].task
+    blank, task = binarize(tmp_path / "bin", None, train=["", ""]), build(data_bin)[0].task
     refuses(caplog, "no sentence", blank)
     refuses(caplog, "fairseq-clear prepare", tmp_path)
     refuses(caplog, "tset", "tset", of=task.load_dataset)

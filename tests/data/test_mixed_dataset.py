@@ -68,9 +68,7 @@ MIXES = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 12)), min_size=2, 
 
 
 @given(mix=MIXES, seed=st.integers(0, 2**32), epochs=st.integers(1, 5))
-def test_shares_are_exact_and_every_item_is_read_equally_often(
-    mix: list[tuple[int, int]], seed: int, epochs: int
-) -> None:
+def test_shares_are_exact_and_every_item_is_read_equally_often(mix, seed, epochs) -> None:
     sizes, weights = ([pair[column] for pair in mix] for column in (0, 1))
     dataset, reads = mixed(sizes, weights, seed), Counter[tuple[int, int]]()
     passes = set()
@@ -96,9 +94,7 @@ def test_shares_are_exact_and_every_item_is_read_equally_often(
 
 
 @given(mix=MIXES, seed=st.integers(0, 9), epoch=st.integers(1, 4), workers=st.integers(1, 4), size=st.integers(1, 9))
-def test_batches_hold_every_item_once_and_separate_ones_one_corpus(
-    mix: list[tuple[int, int]], seed: int, epoch: int, workers: int, size: int
-) -> None:
+def test_batches_hold_every_item_once_and_separate_ones_one_corpus(mix, seed, epoch, workers, size) -> None:
     sizes, weights = ([pair[column] for pair in mix] for column in (0, 1))
     for is_separate in (False, True):
         dataset = mixed(sizes, weights, seed, is_separate=is_separate)
@@ -167,9 +163,7 @@ def rows(batch: dict[str, Any]) -> list[Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("batches", ["any", "one"])
 @pytest.mark.parametrize("data_workers", ["0", "2"])
-def test_a_run_resumed_in_an_epoch_reads_the_rest(
-    batches: str, data_workers: str, data_bin: Path, other_bin: Path
-) -> None:
+def test_a_run_resumed_in_an_epoch_reads_the_rest(batches, data_workers, data_bin, other_bin) -> None:
     mix = ("--mix", f"{other_bin}:0.25,{data_bin}:.75", "--mix-batches", batches)
     trainer, dataset = build(data_bin, *mix, "--num-workers", "0")
     assert len(dataset) == 160 and dataset.counts == [120, 40]
@@ -232,9 +226,7 @@ def test_workers_contrast_texts_of_one_corpus(data_bin: Path, other_bin: Path) -
 
 
 @pytest.mark.slow
-def test_paraphrases_and_hard_negatives_are_those_of_each_corpus(
-    paired_bin: Path, other_bin: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_paraphrases_and_hard_negatives_are_those_of_each_corpus(paired_bin, other_bin, tmp_path, caplog) -> None:
     flags = ("--views", "paraphrase:original,bt", "--hard-negatives", "other", "--augment", "none")
     mine = tmp_path / "mine"
     lines = {"train": sentences(40, 8), "valid": sentences(9, 9)}

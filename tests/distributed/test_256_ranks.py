@@ -32,7 +32,6 @@ class ThreadGroup:
         self.local = threading.local()
 
     def run(self, function: Callable[[int], Any]) -> list[Any]:
-        """The results of all workers."""
 
         def worker(rank: int) -> Any:
             self.local.rank = rank
@@ -123,7 +122,6 @@ def shares(*vectors: torch.Tensor) -> list[tuple[Any, ...]]:
 
 
 def share_of(criterions: Sequence[Any], parts: Sequence[tuple[Any, ...]], rank: int) -> dict[str, torch.Tensor]:
-    """``contrast`` of worker ``rank``."""
     return contrast(criterions[rank], *parts[rank])
 
 

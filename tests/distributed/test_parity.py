@@ -241,3 +241,37 @@ def test_each_worker_of_a_machine_has_its_own_gpu(monkeypatch: pytest.MonkeyPatc
     assert choose_device("cuda:1") == torch.device("cuda", 1) and choose_device("cpu") == torch.device("cpu")
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)  # as with srun --gpus-per-task
     assert choose_device(None) == torch.device("cuda", 0)
+
+
+# Documents
+
+SPAN = ("--views", "span:anchors=2,positives=2,min=3,max=9", "--augment", "none", "--tokens-per-sample", "32")
+OF_DOCUMENTS = {
+    "declutr": SPAN,
+    "easy negatives alone": (*SPAN, "--same-document-negatives", "exclude"),
+    "mlm on anchors": (*SPAN, "--contrastive-weight", "0"),
+    "joint": (*SPAN, "--anchor-mlm", "joint"),
+    "joint, in chunks": (*SPAN, "--anchor-mlm", "joint", "--encode-chunk-size", "33", "--ddp-backend", "pytorch_ddp"),
+    "titles": ("--views", "titles:longest=60", "--augment", "none", "--tokens-per-sample", "32"),
+    "neighbor-slice": ("--views", "neighbor", "--augment", "slice", "--tokens-per-sample", "32"),
+}
+# neighbours: items of several documents, six pairs each
+SHARES_OF_DOCUMENTS = {1: [[[0, 1, 7, 8, 13, 15]]], 2: [[[0, 1, 7, 8]], [[13, 15]]]}
+
+
+@pytest.mark.slow
+def test_updates_of_documents_do_not_depend_on_the_workers(data_bin: Path, ranks: Ranks) -> None:
+    found = {}
+    for workers, shares in SHARES_OF_DOCUMENTS.items():
+        cases = [Case(flags, shares) for flags in OF_DOCUMENTS.values()]
+        cases.append(Case(SPAN, shares, broken=detached_gather))
+        found[workers] = ranks(workers, updates, str(data_bin), cases)[0]
+    for number, name in enumerate(OF_DOCUMENTS):
+        one, two = found[1][number], found[2][number]
+        assert distance(one["before"], two["before"]) == 0
+        assert distance(one["before"], one["after"]) > 1e-3, name
+        assert distance(one["after"], two["after"]) < 1e-5, name
+        for logged in ("loss", "mlm_loss", "contrastive_loss", "negatives_per_query"):
+            assert one["log"].get(logged) == pytest.approx(two["log"].get(logged), abs=2e-3), (name, logged)
+    # the negative control
+    assert distance(found[1][0]["after"], found[2][-1]["after"]) > 1e-4

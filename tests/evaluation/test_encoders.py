@@ -109,9 +109,8 @@ def test_names_that_are_wrong(name, pooling, message, tmp_path, monkeypatch):
     (tmp_path / "unparsable.py").write_text("def make(:")
     (tmp_path / "failing.py").write_text("def make():\n    raise RuntimeError('no\\nGPU')")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=message) as caught:
+    with pytest.raises(UserError, match=message):
         load_encoders(name, [pooling])
-    assert "\n" not in str(caught.value)
 
 
 FILE = "3 2\nfilm 1 0\ngood 0 1\nNew York 5 5\n"

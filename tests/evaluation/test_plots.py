@@ -1,18 +1,14 @@
 """Pictures show the scores of a report, what was logged, STS by layer against the encoder's own poolings, and pairs."""
 
+import sys
+
 import numpy as np
 import pytest
 
+from fairseq_clear.cli.main import main
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.encoders import CachedEncoder
-from fairseq_clear.evaluation.plots import (
-    curve_panels,
-    draw_bars,
-    draw_lines,
-    draw_map,
-    map_pairs,
-    score_layers,
-)
+from fairseq_clear.evaluation.plots import curve_panels, draw_bars, draw_lines, draw_map, map_pairs, score_layers
 from fairseq_clear.evaluation.reports import Row
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.evaluation.sts import cosine, spearman
@@ -120,3 +116,42 @@ def test_the_map_has_near_texts_near_and_is_the_same_each_time():
     np.testing.assert_array_equal(one, again)
     figure = draw_map({"words": one, "other": again})
     np.testing.assert_array_equal(figure.axes[0].lines[13].get_xydata(), one[13])
+
+
+# The command
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    rows = [f"{one}\t{two}\t{score}" for one, two, score in zip(DATA.first, DATA.second, SCORES, strict=True)]
+    (tmp_path / "pairs.tsv").write_text("\n".join(rows) + "\n")
+    return tmp_path / "pairs.tsv"
+
+
+@pytest.mark.slow
+def test_curves(tmp_path, capsys):
+    log = tmp_path / "train.log"
+    log.write_text("\n".join(LINES) + "\n")
+    assert main(["plot", "curves", str(log), "--output", str(tmp_path / "curves.png"), "--labels", "run"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == f"wrote {tmp_path / 'curves.png'}\n" and captured.err == ""
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_matplotlib_the_extra_is_named(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main(["plot", "curves", "train.log", "--output", str(tmp_path / "curves.png")]) == 2
+    assert "pip install 'fairseq_clear[eval]'" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_layers_and_embedding(tmp_path, capsys, checkpoint, data_bin, pairs):
+    flags = ["--encoder", str(checkpoint), "--data-bin", str(data_bin), "--tokenizer", "whitespace", "--device", "cpu"]
+    data = ["--sts-file", str(pairs), "--labels", "tiny"]
+    assert main(["plot", "layers", *flags, *data, "--output", str(tmp_path / "layers.svg")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("tiny, cls: ") and lines[1].startswith("tiny, mean: ")
+    assert (tmp_path / "layers.svg").read_bytes().startswith(b"<?xml")
+    flags = ["--encoder", "tests.evaluation.toys:Words", *data]
+    assert main(["plot", "embedding", *flags, "--pairs", "5", "--output", str(tmp_path / "words.pdf")]) == 0
+    assert (tmp_path / "words.pdf").read_bytes().startswith(b"%PDF")

@@ -1,18 +1,21 @@
-"""Protocols of STS on sets whose correlations can be computed by hand."""
+"""Correlations against scipy, protocols of STS on sets whose correlations can be computed by hand, and the command ``sts``."""
 
 import json
 from dataclasses import asdict
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 
+from fairseq_clear.cli.main import main
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.encoders import CachedEncoder
-from fairseq_clear.evaluation.sts import cosine, evaluate_sts, read_sts_tasks
+from fairseq_clear.evaluation.sts import UndefinedCorrelation, cosine, evaluate_sts, pearson, read_sts_tasks, spearman
 from fairseq_clear.evaluation.sts_data import STS_YEARS
 from tests.conftest import WORDS
-from tests.evaluation.toys import Constant, Letters
+from tests.evaluation.toys import Constant, Letters, Words
 
 SIZES = {"FNWN": 3, "headlines": 8, "OnWN": 5}
 
@@ -124,3 +127,90 @@ def test_mistakes(folder):
             read_sts_tasks(*arguments)
     with pytest.raises(UserError, match="aggregation median: valid are all, mean, wmean"):
         evaluate_sts(Letters(), read_sts_tasks(folder, ["STS13"]), aggregation="median")
+
+
+# Correlations
+
+# few distinct values, so that ties are the rule
+TIED = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=2, max_size=30)
+
+
+@given(TIED)
+def test_both_are_scipys(pairs):
+    x, y = np.array(pairs, float).T
+    if len(set(x)) < 2 or len(set(y)) < 2:
+        with pytest.raises(UndefinedCorrelation, match=f"all {len(x)} (first|second) numbers are"):
+            spearman(x, y)
+        return
+    assert spearman(x, y) == pytest.approx(stats.spearmanr(x, y).statistic, abs=1e-12)
+    assert pearson(x, y) == pytest.approx(stats.pearsonr(x, y).statistic, abs=1e-12)
+
+
+def test_ties_matter_and_size_does_not():
+    x, y = [1.0, 1.0, 2.0, 3.0], [1.0, 4.0, 2.0, 9.0]
+    in_order = np.argsort(np.argsort(x)) + 1.0  # ranks that break ties by position
+    assert spearman(x, y) != pytest.approx(pearson(in_order, stats.rankdata(y)))
+    for scale in (1e-200, 1e200):
+        assert pearson(np.array(x) * scale, y) == pytest.approx(pearson(x, y))
+    assert pearson([1.0, 1.0 + 1e-9, 1.0], [3, 4, 3]) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        ([1.0], [2.0], "task X: a correlation of 1 pairs is not defined"),
+        ([], [], "task X: a correlation of 0 pairs"),
+        ([2.0, 2.0], [1.0, 2.0], "task X: all 2 first numbers are 2"),
+        ([1.0, 2.0], [0.0, 0.0], "task X: all 2 second numbers are 0"),
+        ([1.0, 2.0], [1.0], "task X: .2,. numbers against .1,."),
+        ([1.0, float("nan")], [1.0, 2.0], "task X: a number is NaN"),
+    ],
+)
+def test_undefined_is_an_error_and_not_nan(x, y, message):
+    for correlation in (pearson, spearman):
+        with pytest.raises(UserError, match=message):
+            correlation(x, y, where="task X")
+
+
+# The command
+
+TOYS = "tests.evaluation.toys"
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("bada kefe\tbada kefe\t5\nligi\tligi moho\t3\nnuju\tpala\t1\nreme bada\treme sine\t2\n")
+    return path
+
+
+def test_encoders_and_poolings_are_rows_of_one_table(table, tmp_path, checkpoint, data_bin, capsys):
+    output = tmp_path / "report.json"
+    flags = ["--data-bin", str(data_bin), "--tokenizer", "whitespace", "--metric", "pearson", "--output", str(output)]
+    poolings = ["--pooling", "layer:0", "mean"]
+    status = main(["sts", "--sts-file", str(table), "--encoder", str(checkpoint), *poolings, *flags])
+    out, err = capsys.readouterr()
+    assert status == 0, err
+    lines = out.splitlines()
+    assert lines[0].split() == ["pairs"] and lines[1].startswith(f"{checkpoint} layer:0") and "*" in lines[1] + lines[2]
+    assert lines[3] == "metric pearson of the cosine x100; aggregation all; pairs pairs=4"
+    assert "7 distinct sentences" in err and f"wrote {output}" in err
+    report = json.loads(output.read_text())
+    assert [row["encoder"]["pooling"] for row in report["rows"]] == ["layer:0", "mean"]
+    assert report["rows"][0]["encoder"]["checkpoint"] == str(checkpoint)
+    assert report["rows"][0]["scores"]["pairs"] == report["rows"][0]["details"]["pairs"]["pearson"]
+    assert set(report["data"]["pairs"]) == {"pairs.tsv"}
+
+
+def test_numbers_are_those_of_the_library(table, tmp_path, capsys):
+    other = tmp_path / "other.tsv"
+    other.write_text("a b\tc b\t1\na c\ta c\t4\n")
+    names = [f"{TOYS}:Letters", f"{TOYS}:Words"]
+    assert main(["sts", "--sts-file", str(table), str(other), "--encoder", *names]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["pairs", "other", "Avg."]
+    for line, encoder in zip(lines[1:3], (Letters(), Words()), strict=True):
+        result = evaluate_sts(encoder, read_sts_tasks(None, files=[table, other]))
+        scores = [score.spearman for score in result.values()]
+        expected = [*scores, sum(scores) / 2]
+        assert [float(cell.strip("*")) for cell in line.split()[1:]] == [pytest.approx(x, abs=0.006) for x in expected]

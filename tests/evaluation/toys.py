@@ -42,12 +42,10 @@ class Constant:
 
 
 def pooled(pooling="mean"):
-    """A factory with a pooling."""
     return Letters() if pooling == "mean" else Words()
 
 
 def broken():
-    """A factory that hands out no encoder."""
     return object()
 
 

@@ -100,7 +100,6 @@ class Training:
 
 
 def main() -> int:
-    """Run the campaign; return 0 if no result differs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     kinds = ("train", "instants", "stock")
     parser.add_argument("--what", nargs="+", choices=kinds, default=kinds, help="default: all")

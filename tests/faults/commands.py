@@ -119,7 +119,6 @@ def ended(child: int) -> int:
 
 
 def run(work: Callable[[], int], log: Path, *, arm: Callable[[], None] | None = None) -> int:
-    """``work`` to its end."""
     return ended(fork(work, log, arm=arm))
 
 
@@ -146,7 +145,6 @@ class Instants:
         self.passed = passed.open("a", buffering=1) if passed else None
 
     def __call__(self) -> None:
-        """Arm this process."""
         stock = builtins.open
 
         def opened(file: Any, mode: str = "r", *args: Any, **options: Any) -> Any:

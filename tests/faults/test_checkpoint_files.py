@@ -21,7 +21,6 @@ STATE = {"model": {"weight": torch.arange(2000.0)}, "optimizer_history": [{"num_
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A folder with an earlier checkpoint."""
     folder = tmp_path / "checkpoints"
     folder.mkdir()
     (folder / "last.pt").write_bytes(b"earlier")

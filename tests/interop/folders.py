@@ -149,15 +149,24 @@ def unigram() -> Any:
     return tokenizer
 
 
-def their_states(folder: Path, texts: Sequence[str], longest: int = 40) -> list[torch.Tensor]:
-    """Last hidden states (T, D) of each text by transformers: tokenizer and model as a user of theirs would have them."""
+def their_states(
+    folder: Path, texts: Sequence[str], longest: int = 40, *, marked: bool | None = None, **changes: Any
+) -> list[torch.Tensor]:
+    """Last hidden states (T, D) of each text by transformers: tokenizer and model as a user of theirs would have them.
+
+    ``marked``: of a Longformer, whether <s> is marked for global attention; ``changes`` are of its configuration.
+    """
     from fairseq_clear.libraries import quiet_transformers
 
     with quiet_transformers() as transformers:
-        model = transformers.AutoModel.from_pretrained(str(folder)).eval()
+        model = transformers.AutoModel.from_pretrained(str(folder), **changes).eval()
         tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder))
-    with torch.no_grad():
-        return [
-            model(**tokenizer(text, truncation=True, max_length=longest, return_tensors="pt")).last_hidden_state[0]
-            for text in texts
-        ]
+    states = []
+    for text in texts:
+        inputs: Any = tokenizer(text, truncation=True, max_length=longest, return_tensors="pt")
+        if marked is not None:
+            inputs["global_attention_mask"] = torch.zeros_like(inputs["input_ids"])
+            inputs["global_attention_mask"][:, 0] = int(marked)
+        with torch.no_grad():
+            states.append(model(**inputs).last_hidden_state[0])
+    return states

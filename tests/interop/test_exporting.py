@@ -1,6 +1,7 @@
 """What is exported computes what the checkpoint computes, in the library that it is for; and back in again."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -233,3 +234,17 @@ def test_the_card_says_what_is_known(checkpoint: Path, data_bin: Path, tmp_path:
     assert main([*command, str(tmp_path / "sts.json"), "--overwrite"]) == 0
     (tmp_path / "sts.json").write_text("[]")
     rejected(capsys, [*command, str(tmp_path / "sts.json"), "--overwrite"], "not a report of fairseq-clear")
+
+
+def test_tokenizer_files_of_another_folder(checkpoint, data_bin, tmp_path, capsys) -> None:
+    """clear.json may be written by hand, and its files must go with the export."""
+    data = shutil.copytree(data_bin, tmp_path / "data")
+    command = ["export", checkpoint, "--data-bin", data, "--format", "fairseq", "--dest"]
+    assert main([*map(str, command), str(tmp_path / "stock")]) == 0, "stock fairseq needs no tokenizer"
+    command.append(tmp_path / "x")
+    (data / "spm").mkdir()
+    (data / "spm" / "x.model").write_text("")
+    tokenizer = {"kind": "sentencepiece", "files": ["spm/x.model"]}
+    (data / "clear.json").write_text(json.dumps({"format": 1, "tokenizer": tokenizer}))
+    rejected(capsys, [*command, "--tokenizer", "whitespace"], "names spm/x.model; put the tokenizer's files")
+    assert not (tmp_path / "x").exists()

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import load_model
@@ -19,7 +18,7 @@ from fairseq_clear.models.hf_source import HfSource
 from fairseq_clear.text.data_folders import load_tokenizer
 from fairseq_clear.text.tokenizers import WhitespaceTokenizer
 from tests.conftest import WORDS
-from tests.interop.folders import NEEDS_HF, make_folder
+from tests.interop.folders import NEEDS_HF, make_folder, their_states
 
 pytestmark = [pytest.mark.slow, NEEDS_HF]
 
@@ -44,25 +43,6 @@ def long(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return parent / "ours"
 
 
-def their_states(folder: Path, texts: list[str], *, marked: bool = True, window: int | None = None) -> list[Tensor]:
-    """Last hidden states (T, D) as a user of transformers has them, who marks <s> for global attention or forgets to."""
-    from fairseq_clear.libraries import quiet_transformers
-
-    with quiet_transformers() as transformers:
-        changes = {} if window is None else {"attention_window": window}
-        model = transformers.AutoModel.from_pretrained(str(folder), **changes).eval()
-        tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder))
-    assert type(model).__name__ == "LongformerModel"
-    states = []
-    for text in texts:
-        inputs: Any = tokenizer(text, truncation=True, max_length=100, return_tensors="pt")
-        is_start = torch.zeros_like(inputs["input_ids"])
-        is_start[:, 0] = int(marked)
-        with torch.no_grad():
-            states.append(model(**inputs, global_attention_mask=is_start).last_hidden_state[0])
-    return states
-
-
 def own_states(checkpoint: Path, folder: Path, texts: list[str]) -> np.ndarray:
     encoder = SentenceEncoder.from_pretrained(checkpoint, folder)
     return encoder.encode(texts, pooling="mean")
@@ -71,18 +51,19 @@ def own_states(checkpoint: Path, folder: Path, texts: list[str]) -> np.ndarray:
 def test_longformer_computes_the_same(long: Path, tmp_path: Path) -> None:
     parities = export(long / "window.pt", long, tmp_path / "hf", "hf", load_tokenizer(long))
     assert parities[0].hidden_states < 2e-5
-    states = their_states(tmp_path / "hf", TEXTS)
+    states = their_states(tmp_path / "hf", TEXTS, 100, marked=True)
     assert max(len(state) for state in states) > 60
     vectors = own_states(long / "window.pt", long, TEXTS)
     np.testing.assert_allclose(vectors, torch.stack([state.mean(0) for state in states]), atol=2e-5)
     others = [own_states(long / "model.pt", long, TEXTS)]
-    for changes in ({"marked": False}, {"window": 8}, {"window": 4}):
-        others.append(torch.stack([state.mean(0) for state in their_states(tmp_path / "hf", TEXTS, **changes)]).numpy())
+    for changes in ({"marked": False}, {"attention_window": 8}, {"attention_window": 4}):
+        wrong = their_states(tmp_path / "hf", TEXTS, 100, **{"marked": True, **changes})
+        others.append(torch.stack([state.mean(0) for state in wrong]).numpy())
     assert all(np.abs(vectors - other)[0].max() > 1e-3 for other in others)
     card = (tmp_path / "hf" / "README.md").read_text()
     assert "attention window 6" in card and 'inputs["global_attention_mask"] = ' in card
     config = json.loads((tmp_path / "hf" / "config.json").read_text())
-    assert config["attention_window"] == [6, 6, 6]
+    assert (config["model_type"], config["attention_window"]) == ("longformer", [6, 6, 6])
     assert config["max_position_embeddings"] == 100 + config["pad_token_id"] + 1
 
 

@@ -133,7 +133,6 @@ def test_files_that_hold_something_else_are_one_error(name: str, whole: Path, tm
     for content in ("3", "[1]", "{", "null"):
         start = shutil.copytree(whole, tmp_path / "start", dirs_exist_ok=True)
         (start / name).write_text(content)
-        with pytest.raises(UserError) as error:
+        with pytest.raises(UserError, match=Path(name).name):
             import_hf(start, tmp_path / "encoder")
-        assert Path(name).name in str(error.value) and "\n" not in str(error.value)
         assert not (tmp_path / "encoder").exists()

@@ -20,19 +20,15 @@ from fairseq_clear.launch.peer_watchdog import EXIT_LOST
 from fairseq_clear.patches.stopping import EXIT_INTERRUPTED, EXIT_PREEMPTED
 from tests import zygote
 from tests.conftest import ROOT, free_port, run
-from tests.faults.commands import same
+from tests.faults.commands import NT_XENT, TRAINING, same
 from tests.training import configuration
 
 pytestmark = pytest.mark.slow
 
 # 120 sentences in batches of 4 for two workers at update frequency 2: 8 updates an epoch.
 FLAGS = (
-    *("--user-dir", str(ROOT / "fairseq_clear"), "--task", "clear_lm", "--criterion", "clear_nt_xent", "--cpu"),
-    *("--sample-break-mode", "eos", "--tokens-per-sample", "32", "--augment", "del-word", "--pooling", "mean"),
-    *("--arch", "clear_roberta_tiny", "--encoder-embed-dim", "32", "--encoder-ffn-embed-dim", "64"),
-    *("--encoder-attention-heads", "2", "--optimizer", "adam", "--lr", "0.003", "--batch-size", "4"),
-    *("--update-freq", "2", "--max-update", "21", "--log-format", "json", "--log-interval", "1"),
-    *("--no-epoch-checkpoints", "--num-workers", "1"),
+    *(*TRAINING, *NT_XENT, "--batch-size", "4", "--update-freq", "2", "--max-update", "21", "--num-workers", "1"),
+    *("--save-interval-updates", "0", "--log-format", "json", "--log-interval", "1"),
 )
 MINUTE = 60
 # Tells the first update that ends from the test: the run goes on only when the test has sent its signal.

@@ -88,9 +88,7 @@ IN_PARTS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", IN_PARTS)
-def test_parts_of_like_length_are_the_whole_without_dropout(
-    name: str, data_bin: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parts_of_like_length_are_the_whole_without_dropout(name, data_bin, monkeypatch) -> None:
     whole, gradients = step(data_bin, *IN_PARTS[name])
     monkeypatch.setattr(chunking, "ENOUGH_CELLS", {"cpu": 1, "cuda": 1})
     parts, kept = [], chunking.Parts.map
@@ -113,9 +111,7 @@ MASKED_SPANS = ("--views", "span:anchors=2,positives=1,min=2,max=12", "--anchor-
 
 
 @pytest.mark.parametrize("flags", [MASKED, MASKED_SPANS, (*MASKED, "--encode-chunk-size", "60")])
-def test_masked_texts_of_mixed_length_are_read_in_parts(
-    flags: tuple[str, ...], data_bin: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_masked_texts_of_mixed_length_are_read_in_parts(flags, data_bin, monkeypatch) -> None:
     rows, original = [], ClearRobertaModel._mlm_loss
 
     def counted(self: ClearRobertaModel, tokens: torch.Tensor, *rest: Any, **options: Any) -> torch.Tensor:

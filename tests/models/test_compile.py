@@ -11,7 +11,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from fairseq_clear.models.text_model import TextModel
-from tests.training import build, make_data
+from tests.training import build
 
 # torch's own, of how it looks at what it is given
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
@@ -34,11 +34,6 @@ CRITERIONS: dict[str, tuple[str, ...]] = {
 # Tracing the backward pass as well (aot_eager) takes three times as long and is tested where activations are recomputed;
 # elsewhere test_cpp does it.
 BACKENDS = {"chunks": "aot_eager"}
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_data(tmp_path_factory.mktemp("compile"), 100, 60)
 
 
 @contextmanager
@@ -70,10 +65,10 @@ def updates(data: Path, *flags: str, batches: Any = BATCHES) -> tuple[list[float
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CRITERIONS)
-def test_updates_are_the_same(name: str, data: Path) -> None:
-    plain = updates(data, *CRITERIONS[name])
+def test_updates_are_the_same(name: str, even_bin: Path) -> None:
+    plain = updates(even_bin, *CRITERIONS[name])
     with compiling_with(backend=BACKENDS.get(name, "eager")):
-        compiled = updates(data, *CRITERIONS[name], "--compile")
+        compiled = updates(even_bin, *CRITERIONS[name], "--compile")
         assert counters["stats"]["unique_graphs"] > 0, "nothing was compiled"
         breaks = [reason for reason in counters["graph_break"] if "torch.compiler.disable" not in reason]
         assert not breaks, breaks
@@ -86,11 +81,11 @@ def test_updates_are_the_same(name: str, data: Path) -> None:
 
 
 @pytest.mark.slow
-def test_cpp(data: Path) -> None:
+def test_cpp(even_bin: Path) -> None:
     """The product's own backend."""
     flags = ("--criterion", "clear_nt_xent", "--mlm-weight", "0", "--encoder-layers", "1")
-    plain = updates(data, *flags, batches=BATCHES[:1])
+    plain = updates(even_bin, *flags, batches=BATCHES[:1])
     with compiling_with():
-        compiled = updates(data, *flags, "--compile", batches=BATCHES[:1])
+        compiled = updates(even_bin, *flags, "--compile", batches=BATCHES[:1])
         assert counters["stats"]["unique_graphs"] > 0
     torch.testing.assert_close(compiled[0], plain[0], rtol=1e-5, atol=1e-5)

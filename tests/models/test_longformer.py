@@ -4,12 +4,10 @@ import copy
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from fairseq_clear.models.encoder_stack import WindowSelfAttention
 from tests.training import build
 
 pytestmark = pytest.mark.slow
@@ -88,34 +86,6 @@ def test_old_checkpoints_with_one_projection_for_query_key_and_value_load(data_b
             old[f"{prefix}in_proj_{part}"] = torch.cat([old.pop(f"{prefix}{name}_proj.{part}") for name in "qkv"])
     model.load_state_dict(old)
     assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
-
-
-RECIPES = {
-    "nt_xent-chunks": ("--encode-chunk-size", "300"),
-    "moco": ("--criterion", "clear_moco", "--queue-size", "32", "--mlm-weight", "0"),
-    "self_guided": ("--criterion", "clear_self_guided", "--augment", "none", "--pooling", "cls"),
-    "prenorm": ("--encoder-normalize-before",),
-    "bf16-moco": ("--bf16", "--optimizer", "adam", "--criterion", "clear_moco", "--queue-size", "32"),
-    "fp16": ("--fp16", "--fp16-no-flatten-grads", "--optimizer", "adam", "--fp16-init-scale", "4"),
-}
-
-
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_every_recipe_trains(recipe: str, data_bin: Path) -> None:
-    drops = ("--dropout", "0.1", "--attention-dropout", "0.1", "--lr", "0.01")
-    trainer, dataset = build(data_bin, *LONG, *drops, *RECIPES[recipe], *WINDOW)
-    model = trainer.get_model()
-    copies = [module for module in model.modules() if isinstance(module, WindowSelfAttention)]
-    assert len(copies) == (4 if "moco" in recipe or "guided" in recipe else 2)
-    assert {module.window for module in copies} == {4}
-    before = model.encoder.sentence_encoder.layers[0].self_attn.q_proj.weight.detach().clone()
-    sample = dataset.collater([dataset[index] for index in range(4)])
-    assert sample["views"]["tokens"].shape[1] > 40  # more than one block
-    for _ in range(2):
-        log = trainer.train_step([sample])
-    assert np.isfinite(float(log["loss"]))
-    after = model.encoder.sentence_encoder.layers[0].self_attn.q_proj.weight
-    assert (after - before).abs().max() > 0
 
 
 def test_copies_share_no_masks(data_bin: Path) -> None:

@@ -8,7 +8,7 @@ import torch
 from fairseq.models.transformer import TransformerEncoder
 
 from fairseq_clear.models.encoder_stack import EncoderStack
-from tests.training import build, make_data
+from tests.training import build
 
 FLAGS = (
     *("--arch", "clear_roberta_tiny", "--criterion", "clear_nt_xent", "--optimizer", "adam", "--lr", "1e-4"),
@@ -16,16 +16,11 @@ FLAGS = (
 )
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_data(tmp_path_factory.mktemp("stack"), 100, 60)
-
-
 @pytest.mark.parametrize("flags", [(), ("--encoder-normalize-before",), ("--encoder-layerdrop", "0.5")], ids=str)
 @pytest.mark.parametrize("padding", [0, 3])
 @pytest.mark.parametrize("is_told", [False, True])
-def test_equals_the_hosts(flags: tuple[str, ...], padding: int, is_told: bool, data: Path) -> None:
-    trainer, _ = build(data, *FLAGS, *flags)
+def test_equals_the_hosts(flags: tuple[str, ...], padding: int, is_told: bool, even_bin: Path) -> None:
+    trainer, _ = build(even_bin, *FLAGS, *flags)
     stack = trainer.get_model().encoder.sentence_encoder.train()
     assert type(stack) is EncoderStack
     tokens = torch.randint(4, 90, (3, 11), generator=torch.Generator().manual_seed(1))

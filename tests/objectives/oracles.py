@@ -1,6 +1,7 @@
 """The objectives written out from the papers, term by term, in float64 loops; shares nothing with the fast path."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -9,6 +10,17 @@ def cosine(u: np.ndarray, v: np.ndarray) -> float:
     return float(sum(a * b for a, b in zip(u, v, strict=True))) / math.sqrt(
         sum(a * a for a in u) * sum(b * b for b in v)
     )
+
+
+def slopes(equation: Callable[[np.ndarray], float], values: np.ndarray, step: float = 1e-5) -> np.ndarray:
+    """The gradient of an equation by central differences."""
+    found = np.empty_like(values)
+    for place in np.ndindex(values.shape):
+        up, down = values.copy(), values.copy()
+        up[place] += step
+        down[place] -= step
+        found[place] = (equation(up) - equation(down)) / (2 * step)
+    return found
 
 
 def clear_equation_1(z: np.ndarray, i: int, j: int, tau: float) -> float:

@@ -23,12 +23,10 @@ def documents(count: int, seed: int = 0, longest: int = 6) -> list[list[str]]:
 
 
 def canonical(made: list[list[str]]) -> str:
-    """The canonical text of documents."""
     return "\n\n".join("\n".join(lines) for lines in made) + "\n"
 
 
 def write_corpus(path: Path, count: int, seed: int = 0) -> Path:
-    """A canonical text file of random documents."""
     path.write_text(canonical(documents(count, seed)), encoding="utf-8")
     return path
 

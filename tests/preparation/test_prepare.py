@@ -1,18 +1,29 @@
 """What prepare writes: ids, counts, splits, shards, hashes, the same bytes again, and fairseq reads it; text alone."""
 
+import argparse
 import hashlib
 import json
+import os
+import signal
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from fairseq.data import Dictionary, data_utils
+from fairseq.data.data_utils import load_indexed_dataset
 
+from fairseq_clear.cli.main import main
+from fairseq_clear.cli.prepare import Prepare
 from fairseq_clear.errors import UserError
+from fairseq_clear.preparation import binarize
 from fairseq_clear.preparation.prepare_settings import PrepareSettings
 from fairseq_clear.preparation.preparing import PrepareReport, prepare, write_text
 from fairseq_clear.text.data_folders import load_tokenizer
 from fairseq_clear.text.tokenizers import Tokenizer
+from fairseq_clear.text.vocabulary import load_dictionary
+from tests.conftest import sentences
+from tests.faults import commands
+from tests.interop.folders import wordpiece, write_tokenizer
 from tests.preparation.corpora import canonical, documents, gpt2_files, sentencepiece_model, write_corpus
 
 DATA_FILES = ["dict.txt", "sentencepiece.bpe.model", "train.bin", "train.idx", "valid.bin", "valid.idx"]
@@ -113,7 +124,8 @@ def test_clear_json_tells_what_is_there(made: Path) -> None:
 
 
 def test_same_bytes_again_for_any_number_of_workers(made, corpus, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("fairseq_clear.preparation.binarize.PART_BYTES", 500)  # many parts, cut inside documents
+    monkeypatch.setattr(binarize, "PART_BYTES", 500)  # many parts, cut inside documents
+    monkeypatch.setattr(binarize, "LINES", 5)  # addresses are written in portions of 5 lines
     make(tmp_path / "again", corpus, valid_share=0.2)
     assert data_of(tmp_path / "again") == data_of(made)
     make(tmp_path / "two", corpus, valid_share=0.2, workers=2)
@@ -249,3 +261,114 @@ def test_text_alone(tmp_path: Path) -> None:
     (tmp_path / "out.txt").write_text("old")
     write_text(PrepareSettings(inputs=(corpus,), dest=tmp_path / "out.txt", text_only=True, overwrite=True))
     assert (tmp_path / "out.txt").read_bytes() == before
+
+
+# A checkpoint's tokenizer: its vocabulary, whatever the text
+
+
+@pytest.fixture
+def hf(tmp_path: Path) -> Path:
+    pytest.importorskip("tokenizers", reason="optional, extra hf")
+    (tmp_path / "hf").mkdir()
+    write_tokenizer(wordpiece(), tmp_path / "hf", "bert")
+    return tmp_path / "hf"
+
+
+def run_prepare(text: Path, dest: Path, *flags: str | Path) -> int:
+    return main(["prepare", str(text), "--dest", str(dest), "--workers", "2", *map(str, flags)])
+
+
+def test_lines_are_binarized_with_it(hf: Path, tmp_path: Path) -> None:
+    lines = [*sentences(60, seed=1), "", "A Caf\u00e9 \u4e2d [SEP]!"]
+    (tmp_path / "text.txt").write_text("\n".join(lines) + "\n")
+    assert run_prepare(tmp_path / "text.txt", tmp_path / "bin", "--tokenizer-dir", hf) == 0
+    clear = json.loads((tmp_path / "bin" / "clear.json").read_text())
+    assert clear["tokenizer"] == {"kind": "hf", "files": ["tokenizer.json", "special_tokens_map.json"]}
+    tokenizer = load_tokenizer(tmp_path / "bin")
+    dictionary = load_dictionary(tmp_path / "bin" / "dict.txt")
+    splits = [load_indexed_dataset(str(tmp_path / "bin" / split)) for split in ("train", "valid")]
+    stored = {tuple(split[index].tolist()) for split in splits for index in range(len(split))}
+    expected = {(*(dictionary.index(symbol) for symbol in tokenizer.encode(line)), 2) for line in lines}
+    assert stored == expected
+
+
+def test_the_dictionary_does_not_depend_on_the_text(hf: Path, tmp_path: Path) -> None:
+    for seed in (1, 2):
+        (tmp_path / f"{seed}.txt").write_text("\n".join(sentences(60, seed=seed)) + "\n")
+        assert run_prepare(tmp_path / f"{seed}.txt", tmp_path / f"bin{seed}", "--tokenizer-dir", hf) == 0
+    one, two = ((tmp_path / f"bin{seed}" / "dict.txt").read_bytes() for seed in (1, 2))
+    assert one == two
+    (hf / "dict.txt").write_bytes(b"\n".join(reversed(one.splitlines())) + b"\n")
+    assert run_prepare(tmp_path / "1.txt", tmp_path / "kept", "--tokenizer-dir", hf) == 0
+    assert (tmp_path / "kept" / "dict.txt").read_bytes() == (hf / "dict.txt").read_bytes() != one
+    (hf / "dict.txt").write_text("strange 1\n")
+    assert run_prepare(tmp_path / "1.txt", tmp_path / "none", "--tokenizer-dir", hf) == 2
+    assert not (tmp_path / "none").exists()
+
+
+# The command: flags reach the settings, processes end cleanly when told to
+
+
+def test_flags_reach_the_settings() -> None:
+    def parse(line: str) -> Prepare:
+        parser = argparse.ArgumentParser()
+        Prepare.add_arguments(parser)
+        return Prepare.from_flags(parser.parse_args(line.split()))
+
+    given = parse("a.txt b.txt --dest d --valid v.txt w.txt --overwrite --dict x --split-sentences --seed 7")
+    assert given.inputs == (Path("a.txt"), Path("b.txt")) and given.valid == (Path("v.txt"), Path("w.txt"))
+    assert given.overwrite and given.dictionary == Path("x") and given.split_sentences == "lines"
+    assert (given.seed, given.language, given.paraphrase) == (7, "en", ()) and given.workers >= 1
+    given = parse("a.txt --dest d --split-sentences paragraphs --paraphrase de=x=y.txt zh=z.txt --workers 3")
+    assert given.split_sentences == "paragraphs" and given.workers == 3
+    assert given.paraphrase == (("de", Path("x=y.txt")), ("zh", Path("z.txt")))
+
+
+@pytest.mark.parametrize(
+    ("flags", "is_warned"),
+    [((), True), (("--document-start", "file"), False), (("--document-start", "."), False), (("--text-only",), True)],
+)
+def test_documents_of_one_sentence_are_warned_of(flags, is_warned, tmp_path, capsys) -> None:
+    files = [tmp_path / f"{number}.txt" for number in range(4)]
+    for file in files:
+        file.write_text("the cat sat .\n\nthe dog ran .\n\non the mat .\n")
+    model = sentencepiece_model(tmp_path / "m.model")
+    dest = tmp_path / ("out.txt" if "--text-only" in flags else "d")
+    arguments = ["prepare", *files, "--dest", dest, "--spm-model", model, "--workers", "1", *flags]
+    assert main([str(argument) for argument in arguments]) == 0
+    shown = capsys.readouterr()
+    lines = [line for line in shown.err.splitlines() if "warning" in line]
+    assert len(lines) == is_warned and all("--document-start" in line for line in lines)
+
+
+def stalled_prepare(*arguments: object) -> int:
+    """``prepare`` whose workers say that they have started, and then wait for ever."""
+
+    def stall(*arguments: object, **others: object) -> None:
+        os.write(1, b"started\n")
+        while True:
+            signal.pause()
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell starts with it ignored
+    binarize.Encoder.encode = stall
+    binarize.PART_BYTES = 500
+    return commands.fairseq_clear_command("prepare", *arguments)
+
+
+@pytest.mark.slow
+def test_signals_end_it_and_its_workers_and_leave_nothing(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "corpus.txt", 30)
+    model = sentencepiece_model(tmp_path / "m.model")
+    arguments = [corpus, "--dest", tmp_path / "new" / "d", "--spm-model", model, "--workers", "2"]
+    for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)):
+        child, shown = commands.fork_piped(lambda: stalled_prepare(*arguments))
+        assert shown.readline() == "started\n"
+        assert sorted(path.name for path in (tmp_path / "new").iterdir()) == [".d.lock", ".d.partial"]
+        os.kill(child, number)
+        shown.read()  # ends when the workers, who hold the pipe too, have ended
+        assert commands.ended(child) == code
+        if number != signal.SIGKILL:
+            assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.txt", "m.model"]
+    # after SIGKILL a hidden folder is left, which the next run removes
+    assert main(["prepare", *map(str, arguments)]) == 0
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["d"]

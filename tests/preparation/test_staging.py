@@ -1,23 +1,16 @@
 """Dealing documents out: exact shares, uniform draws, parts that make up the whole; lines for the trainer."""
 
-import hashlib
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pytest
-from fairseq.data import Dictionary
-from fairseq.data.indexed_dataset import MMapIndexedDataset
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairseq_clear.preparation import binarize
-from fairseq_clear.preparation.binarize import Dataset, Encoder
 from fairseq_clear.preparation.staging import choose_exactly, held_out_documents, stage_rows
 from fairseq_clear.preparation.tokenizer_training import TRAINER_LINE_CHARACTERS, cut_line
-from fairseq_clear.text.tokenizers import WhitespaceTokenizer
-from tests.preparation.corpora import WORDS, canonical, documents
+from tests.preparation.corpora import canonical, documents
 
 
 @given(st.integers(2, 10_000), st.floats(0.0001, 0.9999))
@@ -50,34 +43,6 @@ def test_documents_are_whole_and_held_out_ones_train_nothing(held_out: int, seed
         assert list(staged.training_lines(staged.size)) == train
         drawn = list(staged.training_lines(most_bytes))
         assert drawn == list(staged.training_lines(most_bytes)) and set(drawn) <= set(train)
-
-
-@pytest.mark.parametrize("part_bytes", [1, 100, 1 << 17])
-@pytest.mark.parametrize("workers", [1, 2])
-def test_parts_make_up_the_whole(tmp_path, monkeypatch, part_bytes, workers) -> None:
-    monkeypatch.setattr(binarize, "PART_BYTES", part_bytes)
-    monkeypatch.setattr(binarize, "LINES", 5)  # addresses are written in portions of 5 lines
-    dictionary = Dictionary()
-    for word in WORDS:
-        dictionary.add_symbol(word)
-    encoder, made = Encoder(WhitespaceTokenizer(), dictionary), documents(12)
-    counts, progress = np.zeros(len(dictionary), np.int64), list[int]()
-    datasets = [Dataset(tmp_path / "one", encoder, counts), Dataset(tmp_path / "two", encoder, None)]
-    rows = ([(f"{line}\n".encode(), b"\n") for line in lines] for lines in made)
-    binarize.binarize(((datasets, one) for one in rows), encoder, 10**6, workers, progress.append)
-    text = canonical(made)
-    first, second = datasets
-    assert first.digest.hexdigest() == hashlib.sha256(text.encode()).hexdigest() and first.size == len(text.encode())
-    assert first.counts.lengths.sentences == second.counts.blank == sum(map(len, made)) and first.counts.blank == 0
-    assert first.counts.lengths.total() == 12 and sum(progress) == first.size + second.size
-    expected = [
-        [*(dictionary.index(word) for word in line.split()), dictionary.eos()] for line in text.split("\n")[:-1]
-    ]
-    data = MMapIndexedDataset(str(tmp_path / "one"))
-    assert [data[index].tolist() for index in range(len(data))] == expected
-    assert counts.tolist() == np.bincount(np.concatenate(expected), minlength=len(dictionary)).tolist()
-    assert first.counts.tokens == counts.sum() and first.counts.unknown == counts[dictionary.unk()] > 0
-    assert len(MMapIndexedDataset(str(tmp_path / "two"))) == len(expected)
 
 
 @given(st.lists(st.integers(1, 2500), max_size=6))

@@ -44,9 +44,7 @@ def pairs(folder: Path, name: str) -> list[tuple[str, str]]:
 
 
 @given(st.lists(st.integers(1, 5), min_size=2, max_size=60), st.floats(0.01, 0.9), st.integers(0, 9))
-def test_documents_are_in_one_part(
-    tmp_path_factory: pytest.TempPathFactory, lengths: list[int], share: float, seed: int
-) -> None:
+def test_documents_are_in_one_part(tmp_path_factory, lengths, share, seed) -> None:
     folder = tmp_path_factory.mktemp("held")
     documents = write(folder, lengths)
     counts = hold_out(folder / "text.txt", folder, share, seed)

@@ -51,7 +51,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def call(folder: Path, dest: str, *flags: str, check: bool = True) -> Any:
-    """Run ``refine`` on the text."""
     words = ["refine", folder / "text.txt", "--from", folder / "tiny", "--dest", folder / dest, *SHORT, *flags]
     return run(*CLEAR, *words, check=check)
 
@@ -139,9 +138,7 @@ def test_a_merge_of_a_half_unless_another_is_clearly_better() -> None:
         ([*[1] * 39, 2], 0.5, 0.5),
     ],  # noise; worse; as before
 )
-def test_the_untouched_encoder_is_exported_if_it_is_better(
-    ranks: list[int], exported: float, exported_by_pairs: float
-) -> None:
+def test_the_untouched_encoder_is_exported_if_it_is_better(ranks, exported, exported_by_pairs) -> None:
     rows = [{"details": {"ranks": one}, "scores": {"MRR@10": 97.4}} for one in ([*[1] * 39, 2], ranks)]
     for asks_given_pairs, share in ((False, exported), (True, exported_by_pairs)):
         report = RefineReport.__new__(RefineReport)
@@ -171,9 +168,7 @@ def test_a_saturated_question_is_replaced(score: float, question: str, capsys: p
     assert steps.question == QUESTION
 
 
-def test_auto_leaves_out_a_recipe_that_the_text_does_not_fit(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_auto_leaves_out_a_recipe_that_the_text_does_not_fit(tmp_path, capsys) -> None:
     steps = Steps(RefineSettings(texts=(), encoder=Path("start"), dest=tmp_path / "dest", recipe="auto"), "cpu")
 
     def train(name: str, training: Any) -> Path:
@@ -341,9 +336,7 @@ def test_auto_compares_recipes_on_a_modernbert_of_random_weights(tmp_path: Path)
     assert json.loads((tmp_path / "trial/config.json").read_text())["model_type"] == "modernbert"
 
 
-def test_python_and_documents_of_one_sentence(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_python_and_documents_of_one_sentence(folder, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(sys, "executable", zygote.forked_python())
     texts = [line for line in sentences(60, seed=7) if line]
     refined = refine(texts, folder / "tiny", tmp_path / "out", updates=3, max_length=36, device="cpu")
@@ -395,9 +388,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("flags", MISTAKES)
-def test_mistakes_are_one_line(
-    flags: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mistakes_are_one_line(flags, folder, tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.setattr(sys, "executable", zygote.forked_python())
     (tmp_path / "texts").mkdir()
     shutil.copy(folder / "text.txt", tmp_path / "texts")
@@ -414,9 +405,7 @@ def test_mistakes_are_one_line(
     assert not (tmp_path / "out").exists() and not (tmp_path / "texts/new").exists()
 
 
-def test_matplotlib_is_missing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_matplotlib_is_missing(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     words = ["refine", tmp_path / "text.txt", "--from", "nowhere", "--dest", tmp_path / "out"]
     rejected(capsys, words, "matplotlib cannot be imported")
@@ -424,13 +413,7 @@ def test_matplotlib_is_missing(
 
 
 @pytest.mark.parametrize(("device", "is_told"), [("cuda", True), (None, True), ("cpu", False)])
-def test_one_of_several_gpus(
-    device: str | None,
-    is_told: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_one_of_several_gpus(device, is_told, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"GPU no. {index}")

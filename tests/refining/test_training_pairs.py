@@ -43,9 +43,7 @@ def asked(folder: Path, name: str) -> set[tuple[str, str]]:
     st.floats(0.05, 0.5),
     st.integers(0, 9),
 )
-def test_no_text_is_on_both_sides(
-    tmp_path_factory: pytest.TempPathFactory, numbers: list[tuple[int, int]], share: float, seed: int
-) -> None:
+def test_no_text_is_on_both_sides(tmp_path_factory, numbers, share, seed) -> None:
     folder = tmp_path_factory.mktemp("pairs")
     rows = [(f"query {a}", f"passage {b}", f"passage {(a + b) % 31}") for a, b in numbers]
     try:

@@ -28,18 +28,6 @@ def test_updates_that_are_made_twice_count_once(correctness: ModuleType, tmp_pat
     assert correctness.texts_of(tmp_path) == (1, {1: [5, 6], 2: [7, 9], 3: [8, 4]})
 
 
-def test_failures_are_rows(correctness: ModuleType, tmp_path: Path) -> None:
-    def fails(*_: Any) -> str:
-        return "fails: here"
-
-    gradients, queues = correctness.gradient_rows(fails, "data")
-    assert len(gradients) == 9 and all(row["24 + 8: relative error"] == "fails: here" for row in gradients)
-    assert [row["vectors"] for row in queues] == ["fails: here"] * 4 + ["none"] * 7
-    assert all("fails: here" in row.values() for row in correctness.equal_rows(fails, "data"))
-    assert all("fails: here" in row.values() for row in correctness.half_rows(fails))
-    assert [row["weights"] for row in correctness.resume_rows(fails, "data", tmp_path)][:2] == ["fails: here"] * 2
-
-
 def test_gradients_are_compared(correctness: ModuleType) -> None:
     def half(size: int, *_: Any) -> list[dict[str, torch.Tensor]]:
         rows = torch.eye(4)

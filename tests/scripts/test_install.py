@@ -53,11 +53,7 @@ def test_a_second_call_does_nothing_until_the_pins_change(checkout: Path) -> Non
 
 
 def test_shell_scripts_parse() -> None:
-    scripts = [
-        *ROOT.glob("scripts/**/*.sh"),
-        *ROOT.glob("examples/**/*.sh"),
-        ROOT / ".ci" / "run",
-    ]
+    scripts = [*ROOT.glob("scripts/**/*.sh"), *ROOT.glob("examples/**/*.sh"), ROOT / ".ci" / "run"]
     assert len(scripts) >= 3
     for script in scripts:
         assert subprocess.run(["bash", "-n", script], check=False).returncode == 0, script

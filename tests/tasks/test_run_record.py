@@ -16,7 +16,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.tasks import run_record
 from fairseq_clear.tasks.run_record import check_same_run, content_hash
 from tests.conftest import ROOT, binarize, sentences
-from tests.faults.commands import NT_XENT, fairseq_hydra_train, fairseq_train, run
+from tests.faults.commands import NT_XENT, fairseq_hydra_train, run, train_and_read
 from tests.faults.test_mistakes import CONFIG
 from tests.training import configuration
 
@@ -27,15 +27,11 @@ SHORT = ("--max-update", "2", "--log-interval", "1")
 
 def train(data: Path, folder: Path, *flags: str) -> tuple[int, str]:
     """A run of two updates; its exit code and what it logged."""
-    log = folder.parent / f"{folder.name}.log"
-    log.unlink(missing_ok=True)
-    code = run(lambda: fairseq_train(data, folder, *SHORT, *flags, recipe=NT_XENT), log)
-    return code, log.read_text()
+    return train_and_read(data, folder, *SHORT, *flags, recipe=NT_XENT)
 
 
 @pytest.fixture(scope="module")
 def first(data_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of two updates."""
     folder = tmp_path_factory.mktemp("first") / "run"
     code, text = train(data_bin, folder)
     assert code == 0, text[-3000:]
@@ -216,9 +212,7 @@ def test_another_vocabulary_of_equal_size(data_bin: Path, copy: Path, tmp_path: 
     assert not list((tmp_path / "new").iterdir())
 
 
-def test_a_checkpoint_without_a_hash_is_compared_with_the_dictionary_beside_it(
-    data_bin: Path, copy: Path, tmp_path: Path
-) -> None:
+def test_a_checkpoint_without_a_hash_is_compared_with_the_dictionary_beside_it(data_bin, copy, tmp_path) -> None:
     last = copy / "checkpoint_last.pt"
     state = torch.load(last, weights_only=True)
     state["task_state"].clear()
@@ -237,9 +231,7 @@ def test_a_checkpoint_without_a_hash_is_compared_with_the_dictionary_beside_it(
 @pytest.mark.parametrize(
     ("flag", "old", "new"), [("--encoder-attention-heads", "2", "4"), ("--activation-fn", "gelu", "relu")]
 )
-def test_what_no_shape_tells_is_compared(
-    flag: str, old: str, new: str, data_bin: Path, copy: Path, tmp_path: Path
-) -> None:
+def test_what_no_shape_tells_is_compared(flag, old, new, data_bin, copy, tmp_path) -> None:
     start = ("--finetune-from-model", str(copy / "checkpoint_last.pt"))
     code, text = train(data_bin, tmp_path / "new", *start, flag, new)
     assert code == 2 and f"was trained with {flag} {old}, and the flags say {new}" in text

@@ -51,11 +51,8 @@ GOOD = [
 def test_a_number_out_of_range_is_one_line_that_names_the_flag(flags: str) -> None:
     cfg = configuration("data", *flags.split())
     flag, value = flags.split()[-2:]
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UserError, match=f"^{flag} {re.escape(value)}: .*; give "):
         check_numbers(cfg)
-    message = str(error.value)
-    assert message.startswith(f"{flag} {value}: ")
-    assert "; give " in message and "\n" not in message
 
 
 @pytest.mark.parametrize("flags", GOOD)

@@ -15,7 +15,8 @@ from scipy.stats import spearmanr
 
 from fairseq_clear.patches import stopping
 from fairseq_clear.tasks import validation_scores
-from tests.conftest import run, sentences, tool
+from tests.conftest import sentences
+from tests.faults.commands import NT_XENT, train_and_read
 from tests.training import build, refuses
 
 TEXTS = [line for line in sentences(60, 9) if line]
@@ -117,16 +118,15 @@ def test_a_collapsed_model_scores_0(folder: Path, pairs: dict[str, Path], monkey
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", FLAGS)
 def test_it_chooses_the_checkpoint(kind: str, folder: Path, pairs: dict[str, Path], tmp_path: Path) -> None:
-    result = run(
-        *(*tool("train"), folder, "--user-dir", "fairseq_clear", "--task", "clear_lm", "--arch", "clear_roberta_tiny"),
-        *("--criterion", "clear_nt_xent", "--sample-break-mode", "eos", "--tokens-per-sample", "32", "--cpu"),
-        *("--optimizer", "adam", "--lr", "1e-3", "--batch-size", "8", "--max-update", "9", "--log-format", "json"),
+    code, text = train_and_read(
+        *(folder, tmp_path / "run", "--max-update", "9", "--validate-interval-updates", "3", "--log-format", "json"),
         *("--best-checkpoint-metric", METRICS[kind], "--maximize-best-checkpoint-metric", "--patience", "5"),
-        *(word for name, flag in FLAGS.items() for word in (flag, pairs[name])),
-        *("--validate-interval-updates", "3", "--save-interval-updates", "3"),
-        *("--valid-subset", "valid,train", "--save-dir", tmp_path / "run"),
+        *(word for name, flag in FLAGS.items() for word in (flag, str(pairs[name]))),
+        *("--valid-subset", "valid,train"),
+        recipe=NT_XENT,
     )
-    lines = [json.loads(line) for line in re.findall(r"\| (?:valid|train) \| (\{.*\})", result.stdout + result.stderr)]
+    assert code == 0, text[-3000:]
+    lines = [json.loads(line) for line in re.findall(r"\| (?:valid|train) \| (\{.*\})", text)]
     found = {
         name: [float(line[name]) for line in lines if name in line]
         for name in (f"{split}_{metric}" for split in ("valid", "train") for metric in METRICS.values())

@@ -9,12 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.text.documents import (
-    Documents,
-    Lines,
-    documents_of,
-    find_documents,
-)
+from fairseq_clear.text.documents import Documents, Lines, documents_of
 from tests.views.documents_of_text import BOS, EOS, binarize, in_memory, numbered_lines
 
 SHAPES = st.lists(st.integers(0, 4), max_size=30)
@@ -32,15 +27,6 @@ def slow_documents(shape, boundary):
             found.append((current[0], current[-1] + 1))
             current = []
     return found
-
-
-@given(SHAPES, st.sampled_from(["blank", "line"]))
-@settings(max_examples=300, deadline=None)
-def test_boundaries(shape, boundary):
-    sizes = np.array([length + 1 for length in shape], np.int32)
-    bounds = find_documents(sizes, boundary)
-    assert bounds.dtype == np.int64 and bounds.shape[1:] == (2,)
-    assert [tuple(pair) for pair in bounds.tolist()] == slow_documents(shape, boundary)
 
 
 @given(st.lists(SHAPES, min_size=1, max_size=3), st.sampled_from(["blank", "line"]), st.data())

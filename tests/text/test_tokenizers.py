@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.text.data_folders import data_folders, load_tokenizer
-from fairseq_clear.text.tokenizers import Gpt2Tokenizer, SentencePieceTokenizer, WhitespaceTokenizer
+from fairseq_clear.text.synonym_files import find_word_starts
+from fairseq_clear.text.tokenizers import (
+    Gpt2Tokenizer,
+    HfTokenizer,
+    SentencePieceTokenizer,
+    WhitespaceTokenizer,
+    read_special_tokens,
+)
+from tests.interop.folders import byte_level, needs, unigram, wordpiece, write_tokenizer
 from tests.preparation.corpora import gpt2_files, sentencepiece_model
 
 TEXTS = ["the cat sat on the mat .", "Ｆｕｌｌ width, caf\u00e9  and \U0001f600", "a\u00a0b", "<s> <mask> </s>", "x"]
@@ -146,6 +154,89 @@ def test_one_several_and_shards(root):
 @pytest.mark.parametrize(("name", "message"), [("absent", "there is no folder"), ("empty", "has no dict.txt")])
 def test_folders_that_are_none(root, name, message):
     for data in (root / name, f"{root}/a{os.pathsep}{root}/{name}"):
-        with pytest.raises(UserError, match=f"--data-bin .*{message}.*fairseq-clear prepare") as caught:
+        with pytest.raises(UserError, match=f"--data-bin .*{message}.*fairseq-clear prepare"):
             data_folders(data)
-        assert "\n" not in str(caught.value)
+
+
+# Hugging Face: symbols, words, text; the traps of real folders
+
+MAKERS = {"bert": wordpiece, "roberta": byte_level, "xlm-roberta": unigram}
+LINE = "bada kefe linu, moba"
+
+
+@pytest.fixture(scope="module", params=list(MAKERS))
+def hf(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> HfTokenizer:
+    pytest.importorskip("tokenizers", reason="optional, extra hf")
+    folder = tmp_path_factory.mktemp("tokenizer")
+    write_tokenizer(MAKERS[request.param](), folder, request.param)
+    return HfTokenizer.from_folder(folder)
+
+
+def symbols_of(hf: HfTokenizer) -> list[str]:
+    return ["<s>", "<pad>", "</s>", "<unk>", *hf.symbols(), "<mask>", "<del>"]
+
+
+def test_long_texts_are_neither_cut_nor_padded(hf: HfTokenizer) -> None:
+    # the files in these folders cut at 12 tokens and pad to as many, as those of sentence-transformers do
+    assert len(hf.encode(LINE * 20)) > 12
+    assert hf.encode("") == []
+    assert "<pad>" not in hf.encode("ba")
+
+
+def test_text_comes_back(hf: HfTokenizer) -> None:
+    assert hf.decode(hf.encode(LINE)).strip() == LINE
+    masked = ["<s>", *hf.encode("bada"), "<mask>", *hf.encode("linu"), "<del>", "</s>", "<pad>"]
+    assert hf.decode(masked).split() == ["bada", "<mask>", "linu", "<del>"]
+    assert hf.decode(["madeupword0000"]) == "madeupword0000"
+
+
+def test_words_begin_where_spaces_are(hf: HfTokenizer) -> None:
+    symbols = symbols_of(hf)
+    is_start = dict(zip(symbols, find_word_starts(symbols[:-2], hf), strict=False))
+    words: list[list[str]] = []
+    for symbol in hf.encode(LINE):
+        if is_start[symbol] or not words:
+            words.append([])
+        words[-1].append(symbol)
+    assert [hf.decode(word).strip() for word in words] == ["bada", "kefe", "linu", ",", "moba"]
+
+
+def test_special_tokens_have_fairseqs_names(hf: HfTokenizer) -> None:
+    ids = hf.ids()
+    assert {"<s>", "<pad>", "</s>", "<unk>", "<mask>"} <= set(ids)
+    assert not set(hf.symbols()) & {"<s>", "<pad>", "</s>", "<unk>", "<mask>", "[CLS]", "[MASK]"}
+    assert [ids[symbol] for symbol in hf.symbols()] == sorted(ids[symbol] for symbol in hf.symbols())
+
+
+def test_it_travels_to_data_workers(hf: HfTokenizer) -> None:
+    copy = pickle.loads(pickle.dumps(hf))
+    text = LINE * 9 + hf.special["mask_token"]
+    assert copy.encode(text) == hf.encode(text)
+    assert "<mask>" not in copy.encode(text)
+
+
+@needs("tokenizers")
+def test_files_that_are_wrong_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"missing, or without cls_token"):
+        HfTokenizer.from_folder(_with_tokenizer(tmp_path / "none"))
+    folder = _with_tokenizer(tmp_path / "part")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"cls_token": "[CLS]", "pad_token": {"content": "[PAD]"}}))
+    with pytest.raises(UserError, match="without mask_token, sep_token, unk_token"):
+        HfTokenizer.from_folder(folder)
+    roles = {"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": {"content": "[PAD]"}, "unk_token": "[UNK]"}
+    (folder / "special_tokens_map.json").write_text(json.dumps({**roles, "mask_token": "[NONE]"}))
+    with pytest.raises(UserError, match=r"has no token '\[NONE\]', which the folder names as its mask_token"):
+        HfTokenizer.from_folder(folder)
+    (folder / "special_tokens_map.json").write_text("[1]")
+    with pytest.raises(UserError, match=r"not a special_tokens_map.json"):
+        read_special_tokens([folder / "special_tokens_map.json"])
+    (folder / "tokenizer.json").write_text("{}")
+    (folder / "special_tokens_map.json").write_text(json.dumps({**roles, "mask_token": "[MASK]"}))
+    with pytest.raises(UserError, match=r"not a tokenizer.json"):
+        HfTokenizer.from_folder(folder)
+
+
+def _with_tokenizer(folder: Path) -> Path:
+    folder.mkdir()
+    wordpiece().save(str(folder / "tokenizer.json"))
+    return folder

@@ -11,7 +11,6 @@ from fairseq_clear.views.view_source import ViewSource
 
 
 def content_hash(tokens: Tokens) -> int:
-    """The identity of one text."""
     return int(content_hashes(Ragged.of([tokens]))[0])
 
 

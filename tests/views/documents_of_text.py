@@ -36,6 +36,5 @@ def binarize(prefix, lines, dtype=np.uint16):
 
 
 def whole_text(documents, number):
-    """The tokens of a document."""
     at = np.array([number])
     return documents.read(at, np.zeros_like(at), documents.lengths[at]).tokens.tolist()

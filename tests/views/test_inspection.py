@@ -1,10 +1,105 @@
-"""Marked views as lines, to the letter."""
+"""Marked views: what is said of a view is what single steps did; lines, to the letter."""
+
+from itertools import combinations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from fairseq_clear.augmentations.chain import build_augmentation
 from fairseq_clear.text.tokenizers import WhitespaceTokenizer
-from fairseq_clear.views.inspection import ViewPrinter, mark_view
+from fairseq_clear.views.inspection import ViewPrinter, longest_ordered, mark_view
+from tests.augmentations import cases
+
+IS_SPECIAL = np.isin(np.arange(cases.DELETE + 1), [cases.BOS, cases.PAD, cases.EOS, cases.MASK, cases.DELETE])
+IS_START = np.append(cases.IS_WORD_START, [True, True]) | IS_SPECIAL
+
+
+def mark(text, view, source):
+    begins = IS_START[text]
+    begins[1:] |= IS_SPECIAL[text[:-1]]
+    return mark_view(text, view, source, begins)
+
+
+def view_of(spec, content, seed):
+    text = cases.array([cases.BOS, *content, cases.EOS])
+    augmented = cases.make_view(build_augmentation(spec, cases.SYMBOLS), text, np.random.default_rng(seed))
+    return text, augmented, mark(text, augmented.tokens, augmented.source)
+
+
+@given(cases.SPECS, cases.CONTENTS, cases.SEEDS)
+@settings(max_examples=200, deadline=None)
+def test_every_token_has_one_fate(spec, content, seed):
+    text, augmented, marked = view_of(spec, content, seed)
+    came_out = np.isin(np.arange(len(text)), augmented.source)
+    assert not (came_out & marked.deleted).any()
+    kept = (augmented.source >= 0) & ~marked.substituted
+    assert (augmented.tokens[kept] == text[augmented.source[kept]]).all()
+    in_order = augmented.source[(augmented.source >= 0) & ~marked.moved]
+    assert (np.diff(in_order) >= 0).all()
+    assert not marked.deleted[[0, -1]].any() and not (marked.moved | marked.substituted)[[0, -1]].any()
+
+
+@given(st.sampled_from(["del-word", "del-word:ratio=0.3", "del-span:spans=2,ratio=0.2"]), cases.CONTENTS, cases.SEEDS)
+@settings(max_examples=60, deadline=None)
+def test_deletion_deletes_and_no_more(spec, content, seed):
+    text, augmented, marked = view_of(spec, content, seed)
+    kept = np.isin(np.arange(len(text)), augmented.source)
+    assert (marked.deleted == ~kept).all()
+    assert not (marked.moved.any() or marked.substituted.any())
+    assert marked.deleted.any() == (augmented.tokens == cases.DELETE).any()
+
+
+@given(cases.CONTENTS, cases.SEEDS)
+@settings(max_examples=60, deadline=None)
+def test_reordering_moves_and_no_more(content, seed):
+    text, augmented, marked = view_of("reorder:pairs=2,ratio=0.1", content, seed)
+    assert not (marked.deleted.any() or marked.substituted.any())
+    assert marked.moved.any() == (augmented.source != np.arange(len(text))).any()
+
+
+@given(cases.CONTENTS, cases.SEEDS)
+@settings(max_examples=200, deadline=None)
+def test_substitution_substitutes_and_no_more(content, seed):
+    """A word may also be replaced by its own first piece: then its other pieces count as deleted."""
+    text, augmented, marked = view_of("subs:ratio=0.6", content, seed)
+    assert not marked.moved.any()
+    replaced = set(marked.word[augmented.source[marked.substituted]]) | set(marked.word[marked.deleted])
+    assert len(replaced) == augmented.substituted
+
+
+def test_punctuation_after_a_substitute_stayed():
+    """``cat.`` and ``dog.``: the last piece of the word is not substituted, though its first one is."""
+    text = cases.array([cases.BOS, 11, 14, 8, cases.EOS])
+    marked = mark(text, cases.array([0, 12, 14, 8, 2]), cases.array([0, 1, 2, 3, 4]))
+    assert marked.substituted.tolist() == [False, True, False, False, False] and not marked.deleted.any()
+
+
+def test_a_word_replaced_by_itself_twice():
+    doubled = mark(
+        cases.array([cases.BOS, 4, 5, cases.EOS]),
+        cases.array([cases.BOS, 4, 4, 5, cases.EOS]),
+        cases.array([0, 1, 1, 2, 3]),
+    )
+    assert doubled.substituted.tolist() == [False, True, True, False, False]
+
+
+@given(st.lists(st.integers(0, 6), max_size=9))
+def test_longest_ordered_against_all_subsequences(positions):
+    chosen = longest_ordered(positions)
+    kept = [position for position, is_kept in zip(positions, chosen, strict=True) if is_kept]
+    assert kept == sorted(kept)
+    longest = max(
+        size
+        for size in range(len(positions) + 1)
+        for part in combinations(positions, size)
+        if list(part) == sorted(part)
+    )
+    assert len(kept) == longest
+
+
+# Lines
 
 SYMBOLS = ["<s>", "<pad>", "</s>", "<unk>", "the", "quick", "brown", "fox", "runs", "swift", "ly", "<mask>", "<del>"]
 

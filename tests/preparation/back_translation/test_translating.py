@@ -59,7 +59,6 @@ def translated(settings: RoundTrip) -> list[int]:
 
 
 def finished(settings: RoundTrip) -> int:
-    """Number of chunks that are on disk."""
     return len(list(settings.output.with_name("out.txt.partial").glob("[0-9]*.json")))
 
 

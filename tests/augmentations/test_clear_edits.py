@@ -1,4 +1,6 @@
-"""Where spans are placed: uniformly among all placements, against enumeration."""
+"""CLEAR's deletion and reordering: how much, where, and that the length is kept until the chain collapses runs; and where
+spans are placed: uniformly among all placements, against enumeration.
+"""
 
 from collections import Counter
 from itertools import combinations
@@ -11,8 +13,77 @@ from scipy.stats import chisquare
 
 from fairseq_clear.augmentations import clear_edits
 from fairseq_clear.seeding import Draws
+from tests.augmentations.cases import DELETE, SYMBOLS, are_alike, array, one
 
-DRAWS = 6000
+delete_words, delete_spans, reorder_spans = map(
+    one, (clear_edits.delete_words, clear_edits.delete_spans, clear_edits.reorder_spans)
+)
+
+TEXT = array(range(4, 24))
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 11])
+def test_word_deletion_deletes_the_ratio_on_average_however_short_the_text(length):
+    rng, tokens = np.random.default_rng(1), array([4] * length)
+    drawn = (delete_words(tokens, rng, symbols=SYMBOLS, ratio=0.7)[0] for _ in range(6000))
+    shares = np.array([(view == DELETE).mean() for view in drawn])
+    assert abs(shares.mean() - 0.7) < 4 * 0.5 / length / len(shares) ** 0.5
+    assert np.ptp(shares) * length <= 1.001
+
+
+def test_span_deletion_of_a_long_text_deletes_all_spans_whole():
+    result, source = delete_spans(array([4] * 200), np.random.default_rng(1), symbols=SYMBOLS)
+    is_deleted = result == DELETE
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], is_deleted, [0]])))
+    assert is_deleted.sum() == 50
+    assert len(result) == 200
+    assert all((end - start) % 10 == 0 for start, end in edges.reshape(-1, 2))
+    assert (source[is_deleted] == -1).all()
+
+
+def test_word_deletion_deletes_every_position_equally_often():
+    rng = np.random.default_rng(1)
+    counts = sum((delete_words(TEXT, rng, symbols=SYMBOLS, ratio=0.3)[1] == -1).astype(int) for _ in range(3000))
+    assert counts.sum() == 3000 * 6
+    assert chisquare(counts).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("span_length", [1, 2])
+def test_pairing_is_uniform(span_length):
+    # four spans fill the text, so only the pairing is random; four spans have three pairings
+    tokens = array(range(4, 4 + 4 * span_length))
+    rng = np.random.default_rng(1)
+    sources = [reorder_spans(tokens, rng, symbols=SYMBOLS, pairs=2, ratio=0.25)[1] for _ in range(3000)]
+    drawn = Counter(tuple(source[::span_length] // span_length) for source in sources)
+    assert are_alike(drawn, [(1, 0, 3, 2), (2, 3, 0, 1), (3, 2, 1, 0)])
+    assert all((np.diff(source.reshape(4, span_length)) == 1).all() for source in sources)
+
+
+@given(st.integers(1, 60), st.integers(0, 5), st.integers(0, 20), st.integers(0, 2**32))
+@settings(max_examples=100, deadline=None)
+def test_tokens_are_swapped_pairwise(length, pairs, twentieths, seed):
+    tokens = array(range(100, 100 + length))
+    rng = np.random.default_rng(seed)
+    result, source = reorder_spans(tokens, rng, symbols=SYMBOLS, pairs=pairs, ratio=twentieths / 20)
+    assert sorted(result) == sorted(tokens)
+    assert (source[source] == np.arange(length)).all(), "swapping again does not restore the text"
+
+
+def test_a_long_text_swaps_ten_spans_of_a_twentieth():
+    _, source = reorder_spans(array([4] * 200), np.random.default_rng(1), symbols=SYMBOLS)
+    assert (source != np.arange(200)).sum() == 100
+
+
+@pytest.mark.parametrize("length", [3, 7, 15])
+def test_short_texts_swap_single_tokens_in_proportion(length):
+    rng = np.random.default_rng(1)
+    tokens = array([4] * length)
+    moved = [(reorder_spans(tokens, rng, symbols=SYMBOLS)[1] != np.arange(length)).sum() for _ in range(4000)]
+    assert set(moved) <= {0, 2, 4, 6, 8}
+    assert abs(np.mean(moved) - 0.5 * length) < 4 * 1 / len(moved) ** 0.5
+
+
+# Places of spans
 
 
 def place_spans(length, spans, span_length, rng):
@@ -25,7 +96,6 @@ def place_spans(length, spans, span_length, rng):
 
 
 def span_shape(length, units, ratio, per_unit, rng):
-    """The shape of the spans of one text."""
     shape = clear_edits.span_shape(np.array([length]), units, ratio, per_unit, rng.random(1))
     return tuple(int(part[0]) for part in shape)
 
@@ -52,7 +122,7 @@ def place_one_after_the_other(length, spans, span_length, rng):
 def uniformity(place, shape):
     """The p-value of the placements that ``place`` draws being uniform among all."""
     rng = np.random.default_rng(1)
-    drawn = Counter(tuple(place(*shape, rng).tolist()) for _ in range(DRAWS))
+    drawn = Counter(tuple(place(*shape, rng).tolist()) for _ in range(6000))
     placements = enumerate_placements(*shape)
     assert set(drawn) <= set(placements)
     return chisquare([drawn[placement] for placement in placements]).pvalue

@@ -1,0 +1,246 @@
+"""Pairs of sentences of a document (neighbours; a sentence and its context; a title and its text) against the text itself."""
+
+import logging
+import pickle
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairseq_clear.errors import UserError
+from fairseq_clear.seeding import Draws
+from fairseq_clear.text.documents import Documents, Lines
+from fairseq_clear.views.view_table import build_view_source
+from tests.text.test_documents import slow_documents
+from tests.views.cases import pairs_of
+from tests.views.documents_of_text import BOS, EOS, in_memory, numbered_lines, whole_text
+
+SHAPES = st.lists(st.integers(0, 5), min_size=1, max_size=40).filter(any)
+SIDES = st.tuples(st.integers(0, 4), st.integers(0, 4)).filter(any)
+
+
+def source(spec, documents, tokens=512):
+    return build_view_source(spec, documents, settings={"tokens_per_sample": tokens})
+
+
+def sentences_of(shape):
+    """The sentences of each document of the text itself."""
+    lines = numbered_lines(shape)
+    return [[line[:-1] for line in lines[begin:end]] for begin, end in slow_documents(shape, "blank")]
+
+
+# Neighbours
+
+
+def slow_neighbours(shape, n):
+    """[(document, first span, second span)]"""
+    pairs = []
+    for number, sentences in enumerate(sentences_of(shape)):
+        spans = [sum(sentences[i : i + n], []) for i in range(0, len(sentences) - n + 1, n)]
+        pairs += [(number, one, other) for one, other in pairwise(spans)]
+    return pairs
+
+
+@given(SHAPES, st.integers(1, 4))
+@settings(max_examples=300, deadline=None)
+def test_every_pair_of_neighbours_once(shape, n):
+    expected, corpus, spec = slow_neighbours(shape, n), in_memory(shape), f"neighbor:sentences={n}"
+    if not expected:
+        with pytest.raises(UserError, match=f"no document has {2 * n} sentences"):
+            source(spec, corpus)
+        return
+    views = source(spec, corpus)
+    assert len(views.text_lengths) == len(expected)
+    for index, (number, one, other) in enumerate(expected):
+        (pair,) = pairs_of(views, index, index)
+        (positive,) = pair.positives
+        assert pair.anchor.tolist() == [BOS, *one, EOS] and positive.tolist() == [BOS, *other, EOS]
+        assert views.text_lengths[index].tolist() == [len(one) + 2, len(other) + 2]
+        assert (pair.document, pair.identity) == (number, corpus.identities(np.array([number]))[0])
+        content = whole_text(corpus, number)
+        assert [content[begin:end] for begin, end in pair.spans] == [one, other]
+
+
+# A sentence and its context
+
+
+def slow_contexts(shape, before, after):
+    """[(document, tokens before the sentence, the sentence, tokens after it)], whole."""
+    pairs = []
+    for number, sentences in enumerate(sentences_of(shape)):
+        for place, sentence in enumerate(sentences):
+            left = sum(sentences[max(place - before, 0) : place], [])
+            right = sum(sentences[place + 1 : place + 1 + after], [])
+            if left or right:
+                pairs.append((number, left, sentence, right))
+    return pairs
+
+
+def slow_context(left, sentence, right, room):
+    """Tokens of a context: its outer tokens are dropped one by one from the side that has more than its share."""
+    total, kept = (len(left), len(right)), [*left, *sentence, *right]
+    wanted = room - len(sentence)
+    if sum(total) > wanted:
+        low = max(n for n in range(wanted + 1) if n * sum(total) <= wanted * total[0])
+        kept = [*left[len(left) - low :], *sentence, *right[: wanted - low]]
+    return [BOS, *kept, EOS]
+
+
+@pytest.mark.slow
+@given(SHAPES, SIDES, st.sampled_from([0, 1]), st.sampled_from([3, 4, 7, 12, 100]))
+@settings(max_examples=400, deadline=None)
+def test_every_sentence_once_with_its_context(shape, sides, keep, tokens):
+    before, after = sides
+    expected, corpus = slow_contexts(shape, before, after), in_memory(shape)
+    spec = f"cloze:before={before},after={after},keep={keep}"
+    if not expected:
+        with pytest.raises(UserError, match="no document has 2 sentences"):
+            source(spec, corpus, tokens)
+        return
+    views = pickle.loads(pickle.dumps(source(spec, corpus, tokens)))
+    assert len(views.text_lengths) == len(expected)
+    for index, (number, left, sentence, right) in enumerate(expected):
+        (pair,) = pairs_of(views, index, index)
+        (context,) = pair.positives
+        is_kept = keep == 1 and len(sentence) < tokens - 2
+        assert pair.anchor.tolist() == [BOS, *sentence, EOS]
+        assert context.tolist() == slow_context(left, sentence if is_kept else [], right, tokens - 2)
+        assert 3 <= len(context) <= min(views.text_lengths[index, 1], tokens)
+        assert views.text_lengths[index, 0] == len(sentence) + 2
+        if keep == 0:
+            assert len(context) == views.text_lengths[index, 1]
+        assert (pair.document, pair.identity) == (number, corpus.identities(np.array([number]))[0])
+        content = whole_text(corpus, number)
+        (begin, end), (low, high) = pair.spans
+        assert content[begin:end] == sentence
+        within = content[low:high]
+        assert [within[0], within[-1]] == [context[1], context[-2]]
+        assert set(within) - set(context.tolist()) <= set(sentence)
+
+
+def test_contexts_by_hand():
+    views = source("cloze:before=1,after=1,keep=0", in_memory([2, 1, 3, 0, 1, 0, 1, 2]))
+    drawn = partial(pairs_of, views)
+    shown = [(pair.anchor.tolist()[1:-1], pair.positives[0].tolist()[1:-1]) for (pair,) in map(drawn, range(5))]
+    assert shown == [
+        ([10, 11], [12]),
+        ([12], [10, 11, 13, 14, 15]),
+        ([13, 14, 15], [12]),
+        ([17], [18, 19]),
+        ([18, 19], [17]),
+    ]
+    assert drawn(1)[0].spans == [(2, 3), (0, 6)] and drawn(0)[0].spans == [(0, 2), (2, 3)]
+
+
+@pytest.mark.parametrize("keep", [0, 0.1, 0.5, 1])
+def test_the_share_of_sentences_left_in(keep):
+    views = source(f"cloze:keep={keep}", in_memory([3] * 2000))
+    items = np.arange(2000)
+    texts = views.pairs(items, Draws.of(1, 1, items, 0).fold(0)).texts
+    share = np.mean([bool(set(texts[2 * item][1:-1]) & set(texts[2 * item + 1][1:-1])) for item in items])
+    deviation = (keep * (1 - keep) / 2000) ** 0.5
+    assert abs(share - keep) <= 4 * deviation
+
+
+def test_in_chunks(monkeypatch):
+    corpus = in_memory([3, 2, 0, 1, 0, 4, 5, 1, 0, 2, 2, 0, 0, 7], [1, 1, 0, 2])
+    specs = [f"cloze:{knobs}" for knobs in ("before=1,after=1,keep=0", "before=0,after=2", "before=2,after=0,keep=1")]
+    expected = [source(spec, corpus).text_lengths.tolist() for spec in specs]
+    assert expected[0] == [[5, 4], [4, 5], [6, 7], [7, 7], [3, 7], [4, 4], [4, 4], [3, 3], [3, 3]]
+    monkeypatch.setattr("fairseq_clear.views.sentence_pair_views.CHUNK_ITEMS", 2)
+    assert [source(spec, corpus).text_lengths.tolist() for spec in specs] == expected
+
+
+# A title and its text
+
+LINES = st.lists(st.lists(st.integers(10, 12), max_size=4), min_size=1, max_size=30)  # few ids, so lines repeat
+
+
+def corpus(*files):
+    """Documents of lines of token ids; an empty line ends a document."""
+    return Documents([Lines([[*line, EOS] for line in lines]) for lines in files], BOS, EOS)
+
+
+def slow_titles(files, longest, room):
+    """[(title, text)] of the documents whose first line is a title, written out."""
+    documents = []
+    for lines in files:
+        documents.append([])
+        for line in lines:
+            documents[-1].append(line) if line else documents.append([])
+    documents = [document for document in documents if document]
+    titles = [document[0] for document in documents if len(document) > 1 and len(document[0]) <= min(longest, room)]
+    pairs = []
+    for title, *rest in documents:
+        if rest and titles.count(title) == 1:
+            text = [token for line in rest for token in line]
+            text = text[len(title) :] if text[: len(title)] == title and len(text) > len(title) else text
+            pairs.append((title, text[:room]))
+    return pairs
+
+
+@given(st.lists(LINES, min_size=1, max_size=2), st.integers(1, 4), st.sampled_from([3, 4, 6, 64]))
+@settings(max_examples=400, deadline=None)
+def test_every_title_once_with_its_text(files, longest, tokens):
+    if not any(line for lines in files for line in lines):
+        return
+    expected, documents = slow_titles(files, longest, tokens - 2), corpus(*files)
+    spec = f"titles:longest={longest}"
+    if not expected:
+        with pytest.raises(UserError, match="no document has a title for --views titles: .* choose another view"):
+            source(spec, documents, tokens)
+        return
+    views = pickle.loads(pickle.dumps(source(spec, documents, tokens)))
+    assert len(views.text_lengths) == len(expected)
+    for index, (title, text) in enumerate(expected):
+        (pair,) = pairs_of(views, index, index)
+        assert pair.anchor.tolist() == [BOS, *title, EOS]
+        assert pair.positives[0].tolist() == [BOS, *text, EOS]
+        assert views.text_lengths[index, 0] == len(title) + 2
+        assert len(text) + 2 <= views.text_lengths[index, 1] <= tokens
+        assert pair.identity == documents.identities(np.array([pair.document]))[0]
+        content = whole_text(documents, pair.document)
+        (begin, end), (low, high) = pair.spans
+        assert (content[begin:end], content[low:high]) == (title, text)
+
+
+def test_what_is_no_title_is_counted(caplog):
+    caplog.set_level(logging.INFO)
+    lines = [[1], [2, 3], [], [1], [4], [], [5], [], [6, 7, 8, 9], [3], [], [7, 8], [7, 8], [9]]
+    (pair,) = pairs_of(source("titles:longest=3", corpus(lines)), 0)
+    assert (pair.anchor.tolist(), pair.positives[0].tolist()) == ([BOS, 7, 8, EOS], [BOS, 9, EOS])
+    said = "1 of 5 documents have a title; 1 have one line, 1 begin with more than 3 tokens, and "
+    said += "2 share their first line with another"
+    assert said in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("neighbor", "1 pairs of neighbours; 2 of 3 documents have fewer than 2 sentences, so no pair"),
+        ("cloze", "2 pairs of a sentence and its context; 2 of 3 documents have one sentence, so no pair"),
+    ],
+)
+def test_documents_without_a_pair_are_counted(spec, said, caplog):
+    caplog.set_level(logging.INFO)
+    source(spec, in_memory([6, 0, 2, 1, 0, 3]))
+    assert said in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("cloze:before=0,after=0", "set before or after to 1 or more"),
+        ("cloze:before=-1", "is not a whole number from 0 to 10000"),
+        ("cloze:keep=1.1", "is not a number from 0 to 1"),
+        ("cloze:sentences=2", "cloze has no knob 'sentences'"),
+        ("titles:longest=0", "longest"),
+        ("cloze", "--views same"),
+    ],
+)
+def test_mistakes(spec, said):
+    with pytest.raises(UserError, match=said):
+        source(spec, in_memory([4, 4], boundary="line" if spec == "cloze" else "blank"))
