@@ -17,6 +17,11 @@ class UserError(ValueError):
     The command line prints only the message and exits with status 2. In Python it is an ordinary ``ValueError``.
     """
 
+    def __init__(self, message: str) -> None:
+        super().__init__(
+            " ".join(line.strip() for line in message.splitlines())
+        )  # it may quote another library's lines
+
 
 def exit_on_user_error(method: Callable[P, R]) -> Callable[P, R]:
     """Decorate a method so that a UserError becomes one log line and exit status 2."""

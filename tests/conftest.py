@@ -12,9 +12,8 @@ import socket
 import subprocess
 import sys
 import tempfile
-import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
@@ -176,22 +175,6 @@ def _seed() -> None:
     import torch
 
     torch.manual_seed(0)
-
-
-@pytest.fixture(autouse=True)
-def _errors_are_one_line() -> Iterator[None]:
-    """As UserError promises; so tests look only at what a message says. The command line joins the lines of any message."""
-    from fairseq_clear.errors import UserError
-
-    long: list[str] = []
-
-    def check(self: UserError, *message: object) -> None:
-        frames = [frame.f_globals["__name__"] for frame, _ in traceback.walk_stack(None)]
-        long.extend(m for m in map(str, message) if "\n" in m and "fairseq_clear.cli.main" not in frames)
-
-    UserError.__init__ = check  # type: ignore[method-assign]
-    yield
-    assert long == []
 
 
 @pytest.fixture(scope="session")

@@ -81,8 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return int(args.run(args))
     except UserError as error:
         if workers.is_first_report(error):
-            message = " ".join(str(error).splitlines())
-            print(f"fairseq-clear {args.command}: error: {message}", file=sys.stderr)
+            print(f"fairseq-clear {args.command}: error: {error}", file=sys.stderr)
         return USER_ERROR_STATUS
     except SystemExit as error:
         if workers.size > 1 and workers.is_first_report(error):

@@ -65,9 +65,7 @@ def raising(error: BaseException) -> Callable[[], int]:
 
 @pytest.mark.usefixtures("command")
 def test_user_errors_and_interrupts(capsys: pytest.CaptureFixture[str]) -> None:
-    error = UserError()
-    error.args = ("a.txt:3: no  good\nat all",)  # which no message of ours is
-    Try.act = raising(error)
+    Try.act = raising(UserError("a.txt:3: no  good\nat all"))  # as it may quote another library
     assert main(["try"]) == 2
     assert capsys.readouterr().err == "fairseq-clear try: error: a.txt:3: no  good at all\n"
     Try.act = raising(KeyboardInterrupt())
