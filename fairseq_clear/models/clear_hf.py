@@ -81,7 +81,7 @@ class ClearHfModel(TextModel, FairseqEncoderModel):
             raise UserError(
                 f"--arch clear_hf: is not trained by --task {task} --criterion {criterion}; give --task clear_lm"
             )
-        if cfg.model.compile and task in STOCK_TASKS:
+        if getattr(cfg.model, "compile", False) and task in STOCK_TASKS:
             raise UserError(f"--compile: has no effect with --task {task}; leave it out")
         if not str(backend := cfg.distributed_training.ddp_backend).endswith(("ddp", "no_c10d")):
             raise UserError(

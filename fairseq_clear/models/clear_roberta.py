@@ -54,14 +54,15 @@ class ClearRobertaModel(TextModel, RobertaModel):
         task, criterion = cfg.task._name, cfg.criterion._name
         if task == "language_modeling":
             raise UserError(f"--task {task}: {cfg.model._name} reads a text in both directions; give --task masked_lm")
-        if cfg.model.compile and task in STOCK_TASKS:
+        if getattr(cfg.model, "compile", False) and task in STOCK_TASKS:
             raise UserError(f"--compile: has no effect with --task {task}; leave it out")
         if criterion.startswith("sentence_") and not task.startswith("sentence_"):
             raise UserError(f"--criterion {criterion}: --task {task} reads no labels; give --task {criterion}")
         allowed = getattr(cfg.task, "allow_change", None) or ""
         start_from_encoder(cfg.model, cfg.checkpoint, allowed)
         # the hidden states of a training are those of the layers that are left
-        if cfg.model.encoder_layerdrop and needs_all_layers(pooling := str(cfg.model.pooling)):
+        pooling = str(getattr(cfg.model, "pooling", "cls"))
+        if getattr(cfg.model, "encoder_layerdrop", 0) and needs_all_layers(pooling):
             raise UserError(f"--pooling {pooling}: --encoder-layerdrop may drop its layers; leave one of the two out")
 
     def unused(self, needs: Needs) -> list[nn.Parameter]:
