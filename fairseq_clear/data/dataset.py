@@ -97,10 +97,11 @@ class ClearDataset(SizedDataset):
         mlm_input: input of the masked language model; None without this model, or if it reads the anchors.
         masks: masks of the texts, or of the anchors; None without a masked language model.
         view_maker: makes the pairs; None without a contrastive term.
-        order: (items,) random rank of each item. As in masked_lm, batches hold texts of similar length, and texts of equal
-            length are in this order.
+        seed: of the order of the items.
         joint: whether to mask the embedded anchors themselves, not copies of texts.
         contrastive: whether batches hold views. If not, ``view_maker`` only makes the anchors to mask.
+        reshuffles: whether each epoch has other batches, so that a text meets other negatives. If not, every epoch has the
+            batches of the first, as in masked_lm.
     """
 
     def __init__(
@@ -108,16 +109,17 @@ class ClearDataset(SizedDataset):
         mlm_input: TokenSource | None,
         masks: Masks | None,
         view_maker: ViewMaker | None,
-        order: Tokens,
+        seed: int,
         *,
         padding: int,
         joint: bool = False,
         contrastive: bool = True,
+        reshuffles: bool = False,
     ) -> None:
         super().__init__()
         self.mlm_input, self.masks = mlm_input, masks
         self.view_maker, self.contrastive, self.joint = view_maker, contrastive, joint
-        self.order, self.padding = order, padding
+        self.seed, self.padding, self.reshuffles = seed, padding, reshuffles
         self.epoch = 0  # fairseq sets it: from 1 on for training data, always 1 for validation data
         lengths = []
         if masks is not None and mlm_input is not None:
@@ -131,6 +133,13 @@ class ClearDataset(SizedDataset):
         self.sizes = functools.reduce(np.maximum, lengths).astype(np.int32)
         # fairseq's nested data sets count only the longest part of an item, but --max-tokens must count all parts.
         self.totals = functools.reduce(np.add, lengths).astype(np.int32)
+        self.order = self._draw_order(1)
+
+    def _draw_order(self, epoch: int) -> Tokens:
+        """The random rank of each item, which orders items of equal length; in the first epoch, masked_lm's."""
+        with data_utils.numpy_seed(self.seed, *([epoch] if epoch > 1 else [])):
+            order = np.random.permutation(len(self.sizes))  # noqa: NPY002
+        return order.astype(np.int32 if len(order) <= 2**31 else np.int64)  # kept in memory during training
 
     def __getitem__(self, index: int) -> Examples:
         """An item, as a batch of one."""
@@ -194,10 +203,12 @@ class ClearDataset(SizedDataset):
 
     @property
     def can_reuse_epoch_itr_across_epochs(self) -> bool:
-        """True: sizes are upper bounds over epochs, so the batches need not be rebuilt when the views change."""
-        return True
+        """Whether all epochs have the same batches; sizes are upper bounds over epochs, so the views do not matter."""
+        return not self.reshuffles
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of views and masks."""
+        """Set the epoch of views and masks, and of the order."""
         super().set_epoch(epoch)
+        if self.reshuffles and epoch != max(self.epoch, 1):
+            self.order = self._draw_order(epoch)
         self.epoch = epoch

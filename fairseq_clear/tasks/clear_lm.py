@@ -55,7 +55,7 @@ from fairseq_clear.views.view_table import build_view_source, find_view_source
 
 logger = logging.getLogger(__name__)
 
-DRAWS = 2  # version of the way in which views and masks are drawn; of checkpoints that do not say: 1
+DRAWS = 3  # version of the way in which batches, views and masks are drawn; of checkpoints that do not say: 1
 STOCK_CRITERIONS = ("masked_lm", "cross_entropy", "label_smoothed_cross_entropy")  # of fairseq, on masked texts
 
 
@@ -182,23 +182,20 @@ class ClearLMTask(MaskedLMTask):
         of_documents = isinstance(sentences, Documents)
         view_maker = self.build_view_maker(sentences) if self.needs.views or of_documents else None
         source = view_maker.source if view_maker is not None else None
-        items = len(sentences) if source is None else len(source.text_lengths)
         joint = self.needs.views and self.needs.joint_anchors and self.needs.mlm
         mlm_input = sentences if source is None else source.mlm_input
         if joint and not isinstance(source, SpanViews):
             raise UserError("--anchor-mlm joint: only works with --views span, whose anchors it masks; leave it out")
         masks = Masks(self.cfg, self.dictionary, as_stock=not self.needs.views) if self.needs.mlm else None
-        with data_utils.numpy_seed(self.cfg.seed):
-            order = np.random.permutation(items)  # noqa: NPY002  (masked_lm's own order)
-            order = order.astype(np.int32 if items <= 2**31 else np.int64)  # kept in memory during training
         return ClearDataset(
             mlm_input if self.needs.mlm else None,
             masks,
             view_maker,
-            order,
+            self.cfg.seed,
             padding=self.dictionary.pad(),
             joint=joint,
             contrastive=self.needs.views,
+            reshuffles=self.needs.views and split == self.cfg.train_subset,
         )
 
     def build_view_maker(self, sentences: Any) -> ViewMaker:

@@ -111,7 +111,9 @@ def check_same_run(saved: Mapping[str, Any], current: Mapping[str, Any], path: s
     if old not in (None, new):
         described.append(f"{old} workers, now {new}; --batch-size, --max-tokens and --update-freq are per worker")
     if "draws" in current and saved.get("draws", 1) != current["draws"]:
-        described.append("another version made the checkpoint: the views and masks of this epoch are drawn anew")
+        described.append(
+            "another version made the checkpoint: the batches, views and masks of this epoch are drawn anew"
+        )
     return described
 
 

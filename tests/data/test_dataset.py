@@ -157,6 +157,23 @@ def test_batches_have_similar_lengths(data_bin: Path) -> None:
         assert dataset.ordered_indices().tolist() == np.lexsort([dataset.order, dataset.sizes]).tolist()
 
 
+@pytest.mark.parametrize("flags", [(), ("--contrastive-weight", "0")])
+def test_every_epoch_has_other_negatives(flags: tuple[str, ...], data_bin: Path) -> None:
+    """Only where there are negatives: validation stays comparable, and MLM alone is masked_lm's."""
+    trainer, training = build(data_bin, "--num-workers", "0", *flags)
+    trainer.task.load_dataset("valid")
+
+    def batches(dataset: Any, epoch: int) -> list[list[int]]:
+        iterator = trainer.task.get_batch_iterator(dataset, max_sentences=8, epoch=epoch, seed=1)
+        return sorted(sorted(batch["id"].tolist()) for batch in iterator.next_epoch_itr(shuffle=False))
+
+    first, second = batches(training, 1), batches(training, 2)
+    assert sorted(sum(first, [])) == sorted(sum(second, [])) == list(range(len(training)))
+    assert (first == second) == bool(flags)
+    assert batches(training, 1) == first, "the batches depend on the epoch alone"
+    assert batches(trainer.task.dataset("valid"), 1) == batches(trainer.task.dataset("valid"), 2)
+
+
 def test_max_tokens_counts_every_part(data_bin: Path) -> None:
     _, dataset = build(data_bin)
     with pytest.raises(UserError, match="no text is left to train on"):

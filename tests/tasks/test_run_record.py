@@ -285,7 +285,7 @@ def test_a_validation_without_negatives_is_one_line(data_bin: Path, tmp_path: Pa
 
 def test_a_checkpoint_whose_views_were_drawn_in_another_way_is_said_to_be() -> None:
     (told,) = check_same_run({"lr": [0.1]}, {"lr": [0.1], "workers": 1, "draws": 2}, "x.pt", "")
-    assert "the views and masks of this epoch are drawn anew" in told
+    assert "the batches, views and masks of this epoch are drawn anew" in told
     for saved in ({"draws": 2}, {"draws": 2, "lr": [0.1]}):
         assert check_same_run(saved, {"workers": 1, "draws": 2, "lr": [0.1]}, "x.pt", "") == []
     assert check_same_run({}, {"workers": 1}, "x.pt", "") == [], (
@@ -298,7 +298,7 @@ def test_only_runs_with_views_record_how_they_are_drawn(first: Path, data_bin: P
         state = torch.load(folder / "checkpoint_last.pt", weights_only=False)
         return dict(state["task_state"]["run"])
 
-    assert record(first)["draws"] == 2
+    assert record(first)["draws"] == 3
     code, text = train(data_bin, tmp_path / "alone", "--contrastive-weight", "0")
     assert code == 0, text[-3000:]
     assert "draws" not in record(tmp_path / "alone")
