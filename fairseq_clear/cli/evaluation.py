@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 
 AVERAGE = "Avg."  # plain mean over the tasks of the table
 # Names that --tasks of senteval takes for several tasks, as far as the folder has them.
-GROUPS = {
-    "transfer": DOWNSTREAM_TASKS,
-    "probing": tuple(PROBING_TASKS),
-    "all": (*DOWNSTREAM_TASKS, *PROBING_TASKS),
-}
+GROUPS = {"transfer": DOWNSTREAM_TASKS, "probing": tuple(PROBING_TASKS), "all": (*DOWNSTREAM_TASKS, *PROBING_TASKS)}
 
 
 @dataclass(kw_only=True)
@@ -243,10 +239,7 @@ fairseq-clear classify ... --remove headers footers quotes --strength 1 --output
     def score(self, encoder: "CachedEncoder", data: Any) -> Row:
         """Compute accuracy and macro-F1; over folds, their means and standard deviations."""
         found = evaluate_labelled(encoder, data, folds=self.folds, strength=self.strength, seed=self.seed)
-        values = {
-            "accuracy": [score.accuracy for score in found],
-            "macro-F1": [score.macro_f1 for score in found],
-        }
+        values = {"accuracy": [score.accuracy for score in found], "macro-F1": [score.macro_f1 for score in found]}
         means = {name: mean(numbers) for name, numbers in values.items()}
         spreads = {name: stdev(numbers) for name, numbers in values.items()} if len(found) > 1 else {}
         return Row(encoder.name, means, encoder.describe(), spreads, {"scores": [asdict(score) for score in found]})

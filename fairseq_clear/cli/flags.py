@@ -205,8 +205,7 @@ class EncoderFlags(VectorFlags):
 
     encoder: tuple[str, ...] = setting(f"one or several: {ENCODER}", metavar="ENC")
     pooling: tuple[str | None, ...] = setting(
-        f"one or several: {POOLINGS}; each is a row (default: the checkpoint's own)",
-        (None,),
+        f"one or several: {POOLINGS}; each is a row (default: the checkpoint's own)", (None,)
     )
     whitening: Path | None = setting(
         "whiten the vectors (Su et al. 2021); the whitening is fitted, without labels, on this file of one sentence per line",

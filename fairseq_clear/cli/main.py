@@ -37,8 +37,7 @@ class OneLineParser(argparse.ArgumentParser):
 def build_parser(command: str | None) -> argparse.ArgumentParser:
     """Build the parser, with the flags of ``command`` and one line of help for every other command."""
     parser = OneLineParser(
-        prog="fairseq-clear",
-        description="Contrastive sentence representations with fairseq: data, views, embeddings.",
+        prog="fairseq-clear", description="Contrastive sentence representations with fairseq: data, views, embeddings."
     )
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=OneLineParser)
     for name, (target, summary) in COMMANDS.items():

@@ -67,11 +67,7 @@ class Nearest:
 
 
 def search(
-    queries: Floats,
-    passages: Iterable[Floats],
-    depth: int = DEPTH,
-    *,
-    device: torch.device | str = "cpu",
+    queries: Floats, passages: Iterable[Floats], depth: int = DEPTH, *, device: torch.device | str = "cpu"
 ) -> Nearest:
     """Search exactly for the passages with the highest cosine. Memory does not grow with the number of passages.
 
