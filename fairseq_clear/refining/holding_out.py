@@ -78,8 +78,9 @@ def hold_out(text: Path, folder: Path, share: float, seed: int) -> HeldOut:
         pairs = {name: [(document[0], passage(document)) for document in some] for name, some in long.items()}
         return pairs, [passage(documents[n]) for n in others]
 
-    write_question(folder / HARDER, *ask(_middle))
-    return write_held_out(folder, *ask(_beginning), documents, len(titled), left_out=len(held_out) - count)
+    write_question(folder / HARDER, *ask(lambda document: (document[1:] or document)[(len(document) - 1) // 2]))
+    begun = ask(lambda document: " ".join(below_title(document).split()[:BEGIN_WORDS]))
+    return write_held_out(folder, *begun, documents, len(titled), left_out=len(held_out) - count)
 
 
 def count_held_out(total: int, share: float) -> int:
@@ -87,20 +88,10 @@ def count_held_out(total: int, share: float) -> int:
     return min(max(FEWEST_HELD_OUT, round(share * total)), MOST_DEV + MOST_TEST, total // 2)
 
 
-def _beginning(document: Sequence[str]) -> str:
-    """The beginning of what follows the first sentence, or of the document if it has no other sentence."""
-    return " ".join(below_title(document).split()[:BEGIN_WORDS])
-
-
 def below_title(document: Sequence[str]) -> str:
     """What follows the first sentence, without a repetition of it; the sentence itself if nothing follows."""
     rest = " ".join(document[1:])
     return rest.removeprefix(document[0]).strip() or rest or document[0]
-
-
-def _middle(document: Sequence[str]) -> str:
-    """The sentence in the middle of what follows the first one."""
-    return document[(len(document) + 1) // 2] if len(document) > 1 else document[0]
 
 
 def divide_pairs(pairs: list[Pair], text: Path, folder: Path, seed: int) -> HeldOut:
