@@ -36,7 +36,6 @@ COUNTS = "counts.json"
 ROWS = "pairs.jsonl"  # what is trained on: a list of query, passage and given negatives on each line
 FURTHER = "further.jsonl"  # documents without a title, among which hard negatives are found
 QUERY, PASSAGE, NEGATIVE = "query", "passage", "negative"  # names of the files of rows
-MOST_DRIFT_TEXTS = 500  # of valid.txt, by which it is measured how far the encoder moved
 VALID_SHARE = 0.05  # of the training pairs, at most MOST_VALID of them, whose loss is shown
 Row = tuple[str, ...]  # query, passage, hard negatives
 
@@ -256,7 +255,7 @@ def divide_training_pairs(
         )
     _write_lines(folder / ROWS, rows)
     _write_lines(folder / FURTHER, [[passage] for passage in further])
-    texts = list(dict.fromkeys(part for pair in judged or rows for part in pair[:2]))[:MOST_DRIFT_TEXTS]
+    texts = dict.fromkeys(part for pair in judged or rows for part in pair[:2])
     (folder / "valid.txt").write_text("".join(f"{one}\n" for one in texts), encoding="utf-8")
     divided, others = split_pairs(judged, rng)
     candidates = [*others, *further, *dict.fromkeys(row[1] for row in rows)]
