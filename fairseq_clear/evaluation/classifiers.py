@@ -5,8 +5,7 @@ hidden layer and early stopping. As in SentEval (arXiv:1803.05449), vectors are 
 """
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -65,7 +64,8 @@ def fit_network(
         held_out, train = ((train[0][part], train[1][part]) for part in (mixed[:count], mixed[count:]))
     (rows, labels), (inputs, answers) = train, held_out
     width, hidden = rows.shape[1], settings.hidden
-    with torch_seed(seed):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
         layers = [nn.Linear(width, hidden), nn.Dropout(settings.dropout), nn.Sigmoid()] if hidden else []
         model = nn.Sequential(*layers, nn.Linear(hidden or width, classes))
         options = {"weight_decay": weight_decay, **({"lr": 0.1} if settings.optimizer == "sgd" else {})}
@@ -218,7 +218,8 @@ def fit_relatedness(
 
     order = np.random.RandomState(seed)  # SentEval's generator
     rows = torch.from_numpy(train[0]), torch.from_numpy(encode_scores(train[1]))
-    with torch_seed(seed):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
         model = nn.Sequential(nn.Linear(train[0].shape[1], LEVELS), nn.Softmax(dim=-1))
         optimizer = torch.optim.Adam(model.parameters())
         best, best_pearson = _train(model, optimizer, nn.functional.mse_loss, rows, order, dev_pearson, settings)
@@ -275,11 +276,3 @@ def _train(
                 break
             failures += 1
     return best, best_score
-
-
-@contextmanager
-def torch_seed(seed: int) -> Iterator[None]:
-    """Seed torch's generator, for initial weights and dropout; the caller's generator state is restored at the end."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        yield
