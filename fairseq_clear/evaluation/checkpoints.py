@@ -133,19 +133,14 @@ def _take_key_encoder(weights: dict[str, Any], path: Path, backbone: str) -> Non
         raise UserError(
             f"{path}: holds no key encoder, which only --criterion clear_moco trains; use the query encoder"
         )
-    tied = _tied(weights, backbone)
-    for key in keys:
-        weights[backbone + key.removeprefix(KEY_ENCODER)] = weights[key]
-    for key, name in tied.items():
-        weights[key] = weights[name]  # loading the old tensor would overwrite the one that it shares
-
-
-def _tied(weights: dict[str, Any], backbone: str) -> dict[str, str]:
-    """Return tensor of the MLM head -> tensor of the encoder that equals it, such as the embedding of the tokens."""
     inner = {name: value for name, value in weights.items() if name.startswith(backbone) and value.is_floating_point()}
     heads = {name: value for name, value in weights.items() if name.startswith(HEADS)}
-    pairs = ((key, name) for key, value in heads.items() for name in inner if torch.equal(value, inner[name]))
-    return dict(pairs)
+    # tensors of the MLM head that equal one of the encoder, such as the embedding of the tokens
+    tied = [(key, name) for key, value in heads.items() for name in inner if torch.equal(value, inner[name])]
+    for key in keys:
+        weights[backbone + key.removeprefix(KEY_ENCODER)] = weights[key]
+    for key, name in tied:
+        weights[key] = weights[name]  # loading the old tensor would overwrite the one that it shares
 
 
 def _dictionary(folder: Path, rows: int, path: Path) -> Dictionary:
