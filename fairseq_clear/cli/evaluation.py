@@ -207,14 +207,10 @@ fairseq-clear classify --train reviews.tsv --folds 10 --encoder checkpoint_best.
 fairseq-clear classify --train train.jsonl --test test.jsonl --label-field group --encoder a.pt b.pt --data-bin data-bin
 fairseq-clear classify ... --remove headers footers quotes --strength 1 --output classify.json"""
 
-    train: Path = setting(
-        "labelled texts: .jsonl records, or .tsv whose first line names the columns; also .gz or .xz", metavar="FILE"
-    )
-    test: Path | None = setting(
-        "texts to score on, in the same form (default: --folds of --train)", None, metavar="FILE"
-    )
-    text_field: str = setting("field of the text", "text", metavar="NAME")
-    label_field: str = setting("field of the label, a text or a whole number", "label", metavar="NAME")
+    train: Path = setting("labelled texts: .jsonl records, or .tsv whose first line names the columns; also .gz or .xz")
+    test: Path | None = setting("texts to score on, in the same form (default: --folds of --train)", None)
+    text_field: str = setting("field of the text", "text")
+    label_field: str = setting("field of the label, a text or a whole number", "label")
     remove: tuple[str, ...] = setting(
         f"parts of posts of 20 Newsgroups to remove, some of {', '.join(REMOVALS)}, recognised as scikit-learn does (default: "
         "nothing; headers reveal the group)",
