@@ -68,9 +68,8 @@ class Synonyms(Command):
         from fairseq_clear.preparation.synonym_building import WORDNET, build_table, read_synonyms, read_wordnet
         from fairseq_clear.text.synonym_files import SYNONYMS_NPZ, save_synonyms
 
-        folder = data_folders(self.data_bin)[
-            0
-        ]  # where training looks for the table; all shards have the same vocabulary
+        # where training looks for the table; all shards have the same vocabulary
+        folder = data_folders(self.data_bin)[0]
         output: Path = self.output or folder / SYNONYMS_NPZ
         check_output_file(output, self.overwrite)
         tokenizer = load_tokenizer(folder)
