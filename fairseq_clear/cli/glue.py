@@ -109,8 +109,8 @@ class Run(Command):
 
         check_seeds(self.seeds)
         given = {name: value for name in ("lr", "batch_size", "epochs") if (value := getattr(self, name)) is not None}
-        remedy = f"run fairseq-clear glue prepare --dest {self.data} --tasks "
-        records = {name: read_json(self.data / name / GLUE_JSON, remedy + name, dict) for name in self.tasks}
+        remedies = {name: f"run fairseq-clear glue prepare --tasks {name} --dest {self.data}" for name in self.tasks}
+        records = {name: read_json(self.data / name / GLUE_JSON, remedy, dict) for name, remedy in remedies.items()}
         loaded = load_model(self.checkpoint, self.data / self.tasks[0] / "input0")
         if loaded.architecture == "clear_hf":
             raise UserError(
