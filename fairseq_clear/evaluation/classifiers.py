@@ -48,8 +48,7 @@ def fit_classifier(
     """
     if settings.kind == "logistic":
         kind = import_library("sklearn.linear_model", "eval").LogisticRegression
-        predict: Predict = kind(C=regularization, random_state=seed, max_iter=MOST_ITERATIONS).fit(*train).predict
-        return predict
+        return kind(C=regularization, random_state=seed, max_iter=MOST_ITERATIONS).fit(*train).predict
     return partial(_predict_labels, fit_network(settings, classes, regularization, seed, train, held_out))
 
 
@@ -84,8 +83,7 @@ def fit_network(
 
 def _predict_labels(model: nn.Module, rows: Floats) -> Labels:
     with torch.no_grad():
-        predicted: Labels = model(torch.from_numpy(np.ascontiguousarray(rows))).argmax(dim=1).numpy()
-    return predicted
+        return model(torch.from_numpy(np.ascontiguousarray(rows))).argmax(dim=1).numpy()
 
 
 @dataclass(frozen=True)
@@ -171,8 +169,7 @@ def stratified_folds(inputs: Floats, labels: Labels, count: int, seed: int) -> I
     if fewest < count:
         raise UserError(f"--folds {count}: a class has only {fewest} training rows; give fewer folds")
     kind = import_library("sklearn.model_selection", "eval").StratifiedKFold
-    folds: Iterable[Fold] = kind(n_splits=count, shuffle=True, random_state=seed).split(inputs, labels)
-    return folds
+    return kind(n_splits=count, shuffle=True, random_state=seed).split(inputs, labels)
 
 
 def _percent(is_right: npt.NDArray[np.bool_]) -> float:
@@ -187,8 +184,7 @@ def encode_scores(scores: Doubles) -> Floats:
     whole = np.floor(scores)[:, None]  # (N, 1)
     level = np.arange(1, LEVELS + 1)[None]  # (1, L)
     share = scores[:, None] - whole
-    encoded: Floats = np.where(level == whole + 1, share, np.where(level == whole, 1 - share, 0)).astype(np.float32)
-    return encoded
+    return np.where(level == whole + 1, share, np.where(level == whole, 1 - share, 0)).astype(np.float32)
 
 
 def fit_relatedness(
@@ -236,9 +232,7 @@ def fit_relatedness(
 def _predict(model: nn.Module, rows: Floats) -> Doubles:
     """Expected level (N,) under the predicted distribution."""
     with torch.no_grad():
-        shares: Doubles = model(torch.from_numpy(rows)).double().numpy()  # (N, L)
-    predicted: Doubles = shares @ np.arange(1, LEVELS + 1)
-    return predicted
+        return model(torch.from_numpy(rows)).double().numpy() @ np.arange(1, LEVELS + 1)  # (N, L) @ (L,)
 
 
 def _train(

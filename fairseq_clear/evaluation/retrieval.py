@@ -128,8 +128,7 @@ def _exact(queries: Tensor, passages: Tensor, rows: Tensor, columns: Tensor) -> 
 def pair_cosines(queries: Floats, passages: Floats, *, device: torch.device | str = "cpu") -> Doubles:
     """Return the cosine (N,) of each query (N, D) with the passage (N, D) of its row, as ``search`` computes it."""
     products = _unit(queries, device).double() * _unit(passages, device)  # (N, D)
-    cosines: Doubles = products.sum(dim=1).round(decimals=12).cpu().numpy()
-    return cosines
+    return products.sum(dim=1).round(decimals=12).cpu().numpy()
 
 
 def search_terms(queries: "csr_matrix", passages: "csr_matrix", depth: int = DEPTH) -> Numbers:
