@@ -169,7 +169,8 @@ class RefineReport:
         if "retrieval" in self.reports:
             from fairseq_clear.evaluation.plots import draw_bars, save_figure  # needs matplotlib
 
-            save_figure(draw_bars(_rows(self.reports["retrieval"]), COLUMNS), folder / f"{REPORT}.png")
+            rows = [Row(**row) for row in self.reports["retrieval"]["rows"]]
+            save_figure(draw_bars(rows, COLUMNS), folder / f"{REPORT}.png")
 
     def _markdown(self) -> Iterator[str]:
         given = [*self.settings.texts, *filter(None, [self.settings.train_pairs])]
@@ -212,13 +213,9 @@ class RefineReport:
             yield ""
 
 
-def _rows(report: dict[str, Any]) -> list[Row]:
-    return [Row(**row) for row in report["rows"]]
-
-
 def _table(report: dict[str, Any]) -> list[str]:
     """The table of a report as a block of text; a star marks the best of each column."""
-    shown = Report(report["command"], {}, {}, report["columns"], _rows(report))
+    shown = Report(report["command"], {}, {}, report["columns"], [Row(**row) for row in report["rows"]])
     return ["", "```text", shown.table(), "```", ""]
 
 
