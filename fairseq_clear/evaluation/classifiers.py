@@ -23,6 +23,7 @@ Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
 Rows = tuple[Floats, Labels]
+Scored = tuple[Floats, Doubles]  # features (N, D) and scores (N,)
 Predict = Callable[[Floats], Labels]
 Fold = tuple[Labels, Labels]
 HELD_OUT = 0.05  # without a dev split, this share of the training rows stops the final fit of the network
@@ -188,19 +189,11 @@ def encode_scores(scores: Doubles) -> Floats:
 
 
 def fit_relatedness(
-    train: tuple[Floats, Doubles],
-    dev: tuple[Floats, Doubles],
-    test: tuple[Floats, Doubles],
-    *,
-    seed: int,
-    where: str = "regressor",
-    settings: Classifiers = REGRESSOR,
+    train: Scored, dev: Scored, test: Scored, *, seed: int, where: str = "regressor", settings: Classifiers = REGRESSOR
 ) -> Score:
     """SentEval's regressor for SICK-R and STS-B: a linear layer and a softmax over 5 levels, trained with squared error.
 
     Training stops early on the dev split's Pearson correlation. The test score is Spearman's.
-
-    Each split has features (N, D) and scores (N,).
 
     Raises:
         UserError: the regressor predicts the same number for all dev rows.
