@@ -3,12 +3,12 @@
 import argparse
 import sys
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from fairseq_clear.cli.flags import Command, EncoderFlags, add_flags, given_flags, read_flags
+from fairseq_clear.cli.flags import Command, EncoderFlags, add_flags, flag_dest, read_flags
 from fairseq_clear.evaluation.labelled_text import REMOVALS, STRENGTHS, evaluate_labelled, read_labelled
 from fairseq_clear.evaluation.reports import Report, Row, check_seeds
 from fairseq_clear.evaluation.senteval_data import DOWNSTREAM_TASKS, PRESETS, PROBING_TASKS, Classifiers
@@ -165,7 +165,9 @@ fairseq-clear senteval --data SentEval/data --tasks MR TREC --preset self-guided
         """Make the command with the preset's seeds and classifier, changed by the given flags."""
         classifiers, seeds = PRESETS[args.preset]
         args.seeds = args.seeds or seeds
-        return read_flags(cls, args, classifiers=replace(classifiers, **given_flags(Classifiers, args)))
+        values = {item.name: getattr(args, flag_dest(item)) for item in fields(Classifiers)}
+        given = {name: value for name, value in values.items() if value is not None}
+        return read_flags(cls, args, classifiers=replace(classifiers, **given))
 
     def read(self) -> Any:
         """Read the tasks of --tasks; of a group, those whose data are in the folder."""

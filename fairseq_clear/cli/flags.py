@@ -104,12 +104,6 @@ def read_flags(kind: type[Settings], args: argparse.Namespace, **values: Any) ->
     return settings
 
 
-def given_flags(kind: type, args: argparse.Namespace) -> dict[str, Any]:
-    """Return the values of the flags that the user gave; ``add_flags`` must have declared them with ``have_defaults=False``."""
-    values = {item.name: getattr(args, flag_dest(item)) for item in fields(kind) if "help" in item.metadata}
-    return {name: value for name, value in values.items() if value is not None}
-
-
 @dataclass(kw_only=True)
 class Command:
     """A command: the class docstring is the description, the fields are the flags, and ``run`` does the work."""
