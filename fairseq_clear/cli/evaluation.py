@@ -231,8 +231,8 @@ fairseq-clear classify ... --remove headers footers quotes --strength 1 --output
 
     def read(self) -> Any:
         """Read the texts."""
-        fields = {"text_field": self.text_field, "label_field": self.label_field}
-        return read_labelled(self.train, self.test, **fields, remove=self.remove)
+        names = {"text_field": self.text_field, "label_field": self.label_field}
+        return read_labelled(self.train, self.test, **names, remove=self.remove)
 
     def score(self, encoder: "CachedEncoder", data: Any) -> Row:
         """Compute accuracy and macro-F1; over folds, their means and standard deviations."""
