@@ -132,10 +132,7 @@ def _describe_settings(settings: SentenceSettings) -> list[str]:
 
 
 def write_vocabulary(source: Path, folder: Path) -> tuple[HfTokenizer, Dictionary]:
-    """Write the tokenizer's files and ``dict.txt`` to ``folder``.
-
-    Returns:
-        The tokenizer; and the dictionary with ``<mask>``, which fairseq's tasks add to the entries of the file.
+    """Write the tokenizer's files and ``dict.txt``; return the tokenizer, and the dictionary with the ``<mask>`` of a task.
 
     Raises:
         UserError: there is no tokenizer, or it has tokens that a dict.txt cannot hold; or sentence-transformers puts texts into

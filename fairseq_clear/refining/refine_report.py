@@ -37,12 +37,10 @@ def reciprocal_ranks(row: dict[str, Any]) -> Doubles:
 
 
 def choose_share(found: dict[float, Doubles], *, is_cautious: bool) -> float:
-    """Choose the share of the refined weights with the highest score.
+    """Choose the share of the refined weights with the highest mean of the scores of the queries (Q,).
 
-    Args:
-        found: share -> the score of each query (Q,).
-        is_cautious: a half, unless the best is better than a half by more than one standard error over the queries (the rule of
-            Breiman et al. 1984). By the judgements of people, the merge of a half lost least in ``examples/refine``.
+    If ``is_cautious``, a half, unless the best is better than a half by more than one standard error over the queries (the rule
+    of Breiman et al. 1984). By the judgements of people, the merge of a half lost least in ``examples/refine``.
     """
     best = max(found, key=lambda share: float(found[share].mean()))
     difference = found[best] - found[HALF]
