@@ -167,10 +167,8 @@ def write_array(
                 os.replace(array, output)
             else:
                 loss = _convert(array, output, dtype)
-            if dtype != "int8":
-                scales_file(output).unlink(
-                    missing_ok=True
-                )  # of a file that this one replaced, or that an ended call left
+            if dtype != "int8":  # of a file that this one replaced, or that an ended call left
+                scales_file(output).unlink(missing_ok=True)
             sync_folder(output.parent)
     return EmbedReport(total, dimension, loss)
 
