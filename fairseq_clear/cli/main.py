@@ -15,8 +15,6 @@ from fairseq_clear.output_folder import signals_raise
 from fairseq_clear.shared_work import Workers, join_workers
 
 USER_ERROR_STATUS = 2
-INTERRUPTED_STATUS = 130
-TAKES_REST = {"refine"}  # commands that forward the arguments after ``--``
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -65,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = next((argument for argument in arguments if not argument.startswith("-")), None)
     parser = build_parser(command)
     rest: list[str] = []
-    if command in TAKES_REST and "--" in arguments:
+    if command == "refine" and "--" in arguments:  # which forwards the arguments after it
         place = arguments.index("--")
         arguments, rest = arguments[:place], arguments[place + 1 :]
     args = parser.parse_args(arguments, argparse.Namespace(rest=tuple(rest)))
@@ -91,4 +89,4 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except KeyboardInterrupt:
         print(f"fairseq-clear {args.command}: interrupted", file=sys.stderr)
-        return INTERRUPTED_STATUS
+        return 130

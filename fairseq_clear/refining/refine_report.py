@@ -16,7 +16,6 @@ from fairseq_clear.refining.holding_out import HARDER, QUESTION, HeldOut
 from fairseq_clear.refining.refine_settings import RefineSettings
 
 REPORT = "report"  # .json, .md, .png
-FORMAT = 3
 HALF = 0.5  # share of the refined weights
 MRR = "MRR@10"  # the score by which recipes and shares are chosen
 COLUMNS = (MRR, "recall@1", "recall@10", "nDCG@10")
@@ -149,7 +148,7 @@ class RefineReport:
         """The report as JSON values."""
         return {
             **vars(self),
-            "format": FORMAT,
+            "format": 3,
             "verdict": self.verdict(),
             "caveat": self.caveat(),
             "exported": self.exported_share,
