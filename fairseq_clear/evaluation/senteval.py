@@ -98,11 +98,7 @@ def read_tasks(folder: str | Path, tasks: Sequence[str]) -> dict[str, Data]:
 
 
 def evaluate_senteval(
-    encoder: Encoder,
-    data: Mapping[str, Data],
-    *,
-    classifiers: Classifiers | None = None,
-    seeds: Sequence[int] = (1111,),
+    encoder: Encoder, data: dict[str, Data], *, classifiers: Classifiers | None = None, seeds: Sequence[int] = (1111,)
 ) -> SentEvalResult:
     """Train and test classifiers (default: SentEval's, see ``senteval_data.PRESETS``) on an encoder's vectors."""
     check_seeds(seeds)
