@@ -12,11 +12,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "synonyms": ("prepare:Synonyms", "make the table of synonyms for --augment subs and eda, for a data folder"),
     "translate": (
-        "translate:Translate",
+        "prepare:Translate",
         "translate every line of a text with a model of fairseq, CTranslate2, Hugging Face, or your own function",
     ),
     "back-translate": (
-        "translate:BackTranslate",
+        "prepare:BackTranslate",
         "translate every line of a text into another language and back, for paraphrases as views",
     ),
     "mine": (

@@ -10,8 +10,6 @@ from fairseq_clear.settings import setting
 from fairseq_clear.text.data_folders import data_folders
 from fairseq_clear.text.tokenizers import WhitespaceTokenizer
 
-FORMATS = ("hf", "sentence-transformers", "fairseq")
-
 
 @dataclass(kw_only=True)
 class Export(Command):
@@ -38,7 +36,7 @@ fairseq-clear export checkpoint_best.pt --data-bin data-bin --format fairseq --d
         "checkpoint of clear_roberta, clear_hf or fairseq's roberta", metavar="CHECKPOINT", positional=True
     )
     data_bin: str = setting("folder with the dict.txt (and the tokenizer) of the checkpoint", metavar="DIR")
-    format: str = setting("format to write, as described above", choices=FORMATS)
+    format: str = setting("format to write, as described above", choices=("hf", "sentence-transformers", "fairseq"))
     dest: Path = setting("folder to create", metavar="DEST")
     pooling: str | None = setting(
         "pooling to write to the config; sentence-transformers has cls, mean and max (default: the checkpoint's)", None

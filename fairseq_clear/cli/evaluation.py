@@ -3,12 +3,12 @@
 import argparse
 import sys
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from fairseq_clear.cli.flags import Command, EncoderFlags, add_flags, given_flags, read_flags
+from fairseq_clear.cli.flags import Command, EncoderFlags, add_flags, flag_dest, read_flags
 from fairseq_clear.evaluation.labelled_text import REMOVALS, STRENGTHS, evaluate_labelled, read_labelled
 from fairseq_clear.evaluation.reports import Report, Row, check_seeds
 from fairseq_clear.evaluation.senteval_data import DOWNSTREAM_TASKS, PRESETS, PROBING_TASKS, Classifiers
@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 
 AVERAGE = "Avg."  # plain mean over the tasks of the table
 # Names that --tasks of senteval takes for several tasks, as far as the folder has them.
-GROUPS = {
-    "transfer": DOWNSTREAM_TASKS,
-    "probing": tuple(PROBING_TASKS),
-    "all": (*DOWNSTREAM_TASKS, *PROBING_TASKS),
-}
+GROUPS = {"transfer": DOWNSTREAM_TASKS, "probing": tuple(PROBING_TASKS), "all": (*DOWNSTREAM_TASKS, *PROBING_TASKS)}
 
 
 @dataclass(kw_only=True)
@@ -169,7 +165,9 @@ fairseq-clear senteval --data SentEval/data --tasks MR TREC --preset self-guided
         """Make the command with the preset's seeds and classifier, changed by the given flags."""
         classifiers, seeds = PRESETS[args.preset]
         args.seeds = args.seeds or seeds
-        return read_flags(cls, args, classifiers=replace(classifiers, **given_flags(Classifiers, args)))
+        values = {item.name: getattr(args, flag_dest(item)) for item in fields(Classifiers)}
+        given = {name: value for name, value in values.items() if value is not None}
+        return read_flags(cls, args, classifiers=replace(classifiers, **given))
 
     def read(self) -> Any:
         """Read the tasks of --tasks; of a group, those whose data are in the folder."""
@@ -211,14 +209,10 @@ fairseq-clear classify --train reviews.tsv --folds 10 --encoder checkpoint_best.
 fairseq-clear classify --train train.jsonl --test test.jsonl --label-field group --encoder a.pt b.pt --data-bin data-bin
 fairseq-clear classify ... --remove headers footers quotes --strength 1 --output classify.json"""
 
-    train: Path = setting(
-        "labelled texts: .jsonl records, or .tsv whose first line names the columns; also .gz or .xz", metavar="FILE"
-    )
-    test: Path | None = setting(
-        "texts to score on, in the same form (default: --folds of --train)", None, metavar="FILE"
-    )
-    text_field: str = setting("field of the text", "text", metavar="NAME")
-    label_field: str = setting("field of the label, a text or a whole number", "label", metavar="NAME")
+    train: Path = setting("labelled texts: .jsonl records, or .tsv whose first line names the columns; also .gz or .xz")
+    test: Path | None = setting("texts to score on, in the same form (default: --folds of --train)", None)
+    text_field: str = setting("field of the text", "text")
+    label_field: str = setting("field of the label, a text or a whole number", "label")
     remove: tuple[str, ...] = setting(
         f"parts of posts of 20 Newsgroups to remove, some of {', '.join(REMOVALS)}, recognised as scikit-learn does (default: "
         "nothing; headers reveal the group)",
@@ -237,16 +231,13 @@ fairseq-clear classify ... --remove headers footers quotes --strength 1 --output
 
     def read(self) -> Any:
         """Read the texts."""
-        fields = {"text_field": self.text_field, "label_field": self.label_field}
-        return read_labelled(self.train, self.test, **fields, remove=self.remove)
+        names = {"text_field": self.text_field, "label_field": self.label_field}
+        return read_labelled(self.train, self.test, **names, remove=self.remove)
 
     def score(self, encoder: "CachedEncoder", data: Any) -> Row:
         """Compute accuracy and macro-F1; over folds, their means and standard deviations."""
         found = evaluate_labelled(encoder, data, folds=self.folds, strength=self.strength, seed=self.seed)
-        values = {
-            "accuracy": [score.accuracy for score in found],
-            "macro-F1": [score.macro_f1 for score in found],
-        }
+        values = {"accuracy": [score.accuracy for score in found], "macro-F1": [score.macro_f1 for score in found]}
         means = {name: mean(numbers) for name, numbers in values.items()}
         spreads = {name: stdev(numbers) for name, numbers in values.items()} if len(found) > 1 else {}
         return Row(encoder.name, means, encoder.describe(), spreads, {"scores": [asdict(score) for score in found]})

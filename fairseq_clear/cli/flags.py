@@ -104,12 +104,6 @@ def read_flags(kind: type[Settings], args: argparse.Namespace, **values: Any) ->
     return settings
 
 
-def given_flags(kind: type, args: argparse.Namespace) -> dict[str, Any]:
-    """Return the values of the flags that the user gave; ``add_flags`` must have declared them with ``have_defaults=False``."""
-    values = {item.name: getattr(args, flag_dest(item)) for item in fields(kind) if "help" in item.metadata}
-    return {name: value for name, value in values.items() if value is not None}
-
-
 @dataclass(kw_only=True)
 class Command:
     """A command: the class docstring is the description, the fields are the flags, and ``run`` does the work."""
@@ -205,8 +199,7 @@ class EncoderFlags(VectorFlags):
 
     encoder: tuple[str, ...] = setting(f"one or several: {ENCODER}", metavar="ENC")
     pooling: tuple[str | None, ...] = setting(
-        f"one or several: {POOLINGS}; each is a row (default: the checkpoint's own)",
-        (None,),
+        f"one or several: {POOLINGS}; each is a row (default: the checkpoint's own)", (None,)
     )
     whitening: Path | None = setting(
         "whiten the vectors (Su et al. 2021); the whitening is fitted, without labels, on this file of one sentence per line",

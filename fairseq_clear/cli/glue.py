@@ -10,7 +10,7 @@ from fairseq_clear.cli.flags import TOKENIZER_HELP, Command, choose_tokenizer
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS, RECIPES, metric_of, read_examples
 from fairseq_clear.evaluation.reports import check_seeds
-from fairseq_clear.files import check_output_file, hash_file, write_errors, write_whole
+from fairseq_clear.files import check_output_file, hash_file, read_json, write_errors, write_whole
 from fairseq_clear.settings import setting
 from fairseq_clear.text.data_folders import data_folders
 
@@ -105,11 +105,12 @@ class Run(Command):
         """Check all runs, run them one after another, and print and write the report."""
         from fairseq_clear.distributed import choose_device
         from fairseq_clear.evaluation.checkpoints import load_model
-        from fairseq_clear.evaluation.glue.glue_running import GlueRun, build_report, read_record
+        from fairseq_clear.evaluation.glue.glue_running import GLUE_JSON, GlueRun, build_report
 
         check_seeds(self.seeds)
         given = {name: value for name in ("lr", "batch_size", "epochs") if (value := getattr(self, name)) is not None}
-        records = {name: read_record(self.data, name) for name in self.tasks}
+        remedies = {name: f"run fairseq-clear glue prepare --tasks {name} --dest {self.data}" for name in self.tasks}
+        records = {name: read_json(self.data / name / GLUE_JSON, remedy, dict) for name, remedy in remedies.items()}
         loaded = load_model(self.checkpoint, self.data / self.tasks[0] / "input0")
         if loaded.architecture == "clear_hf":
             raise UserError(

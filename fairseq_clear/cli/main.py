@@ -15,8 +15,6 @@ from fairseq_clear.output_folder import signals_raise
 from fairseq_clear.shared_work import Workers, join_workers
 
 USER_ERROR_STATUS = 2
-INTERRUPTED_STATUS = 130
-TAKES_REST = {"refine"}  # commands that forward the arguments after ``--``
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -37,8 +35,7 @@ class OneLineParser(argparse.ArgumentParser):
 def build_parser(command: str | None) -> argparse.ArgumentParser:
     """Build the parser, with the flags of ``command`` and one line of help for every other command."""
     parser = OneLineParser(
-        prog="fairseq-clear",
-        description="Contrastive sentence representations with fairseq: data, views, embeddings.",
+        prog="fairseq-clear", description="Contrastive sentence representations with fairseq: data, views, embeddings."
     )
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=OneLineParser)
     for name, (target, summary) in COMMANDS.items():
@@ -66,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = next((argument for argument in arguments if not argument.startswith("-")), None)
     parser = build_parser(command)
     rest: list[str] = []
-    if command in TAKES_REST and "--" in arguments:
+    if command == "refine" and "--" in arguments:  # which forwards the arguments after it
         place = arguments.index("--")
         arguments, rest = arguments[:place], arguments[place + 1 :]
     args = parser.parse_args(arguments, argparse.Namespace(rest=tuple(rest)))
@@ -92,4 +89,4 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except KeyboardInterrupt:
         print(f"fairseq-clear {args.command}: interrupted", file=sys.stderr)
-        return INTERRUPTED_STATUS
+        return 130

@@ -32,7 +32,7 @@ fairseq-clear plan --config my.yaml ++model.encoder_layers=6 --gpus 4 --data-bin
         "that the file does not name",
         metavar="RECIPE",
     )
-    gpus: tuple[int, ...] = setting("one or several numbers of GPUs", metavar="N")
+    gpus: tuple[int, ...] = setting("one or several numbers of GPUs")
     global_batch: int | None = setting(
         "texts per update, on all GPUs (default: dataset.batch_size x optimization.update_freq x N)",
         None,

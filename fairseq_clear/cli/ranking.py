@@ -175,15 +175,15 @@ fairseq-clear mine --pairs pairs.tsv --candidates corpus.txt --encoder bert/mode
         opened = output_folder(self.dest, self.overwrite, (MINE_JSON,)) if is_first else scratch_folder()
         with opened as folder:
             mined = mine_negatives(encoder, pairs, further, self, **prefixes, device=device)
+            described = mined.describe()
             report = {
                 "settings": {item.name: getattr(self, item.name) for item in fields(MiningSettings)} | prefixes,
                 "encoder": encoder.describe(),
-                **mined.describe(),
+                **described,
                 "inputs": hashes,
                 "versions": versions(),
                 "files": mined.write(folder),
             }
             write_json(folder / MINE_JSON, report, flag="--dest")
-        counts = mined.describe()["counts"]
-        print(f"{'; '.join(f'{what} {count:,}' for what, count in counts.items())}; wrote {self.dest}")
+        print(f"{'; '.join(f'{what} {count:,}' for what, count in described['counts'].items())}; wrote {self.dest}")
         return 0

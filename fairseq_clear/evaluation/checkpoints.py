@@ -62,8 +62,7 @@ def load_model(checkpoint: str | Path, folder: Path, *, key_encoder: bool = Fals
         UserError: a missing or damaged file, another architecture or vocabulary, or no key encoder.
     """
     path = Path(checkpoint)
-    state, args = _read(path)
-    weights = _weights(state, path)
+    state, weights, args = _read(path)
     is_hf = COLUMNS in weights
     if key_encoder:
         _take_key_encoder(weights, path, HF_PARTS[0] if is_hf else BACKBONE[0])
@@ -101,8 +100,8 @@ def load_model(checkpoint: str | Path, folder: Path, *, key_encoder: bool = Fals
     return LoadedModel(model.float().eval(), dictionary, vocabulary_hash, architecture, history[-1].get("num_updates"))
 
 
-def _read(path: Path) -> tuple[dict[str, Any], argparse.Namespace]:
-    """Read the checkpoint; return its content and the settings of its model."""
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any], argparse.Namespace]:
+    """Read the checkpoint; return its content, and the weights and settings of its model."""
     if not path.is_file():
         what = "is a folder, name the .pt file in it" if path.is_dir() else "no such checkpoint"
         raise UserError(f"{path}: {what}; fairseq-train writes them to --save-dir")
@@ -114,17 +113,12 @@ def _read(path: Path) -> tuple[dict[str, Any], argparse.Namespace]:
             model = argparse.Namespace(**settings)
     except _DAMAGE as error:
         raise UserError(f"{path}: not a complete checkpoint of fairseq-train ({one_line(error)})") from None
-    return state, model
-
-
-def _weights(state: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The weights; fairseq before 0.10 named RoBERTa's encoder ``decoder``."""
     weights = state["model"]
-    for key in [key for key in weights if key.startswith("decoder.")]:
+    for key in [key for key in weights if key.startswith("decoder.")]:  # RoBERTa's encoder in fairseq before 0.10
         weights["encoder." + key.removeprefix("decoder.")] = weights.pop(key)
     if EMBEDDING not in weights and COLUMNS not in weights:
         raise UserError(f"{path}: not a RoBERTa model (no {EMBEDDING}); give a checkpoint of clear_* or roberta")
-    return weights
+    return state, weights, model
 
 
 def _take_key_encoder(weights: dict[str, Any], path: Path, backbone: str) -> None:
@@ -133,19 +127,14 @@ def _take_key_encoder(weights: dict[str, Any], path: Path, backbone: str) -> Non
         raise UserError(
             f"{path}: holds no key encoder, which only --criterion clear_moco trains; use the query encoder"
         )
-    tied = _tied(weights, backbone)
-    for key in keys:
-        weights[backbone + key.removeprefix(KEY_ENCODER)] = weights[key]
-    for key, name in tied.items():
-        weights[key] = weights[name]  # loading the old tensor would overwrite the one that it shares
-
-
-def _tied(weights: dict[str, Any], backbone: str) -> dict[str, str]:
-    """Return tensor of the MLM head -> tensor of the encoder that equals it, such as the embedding of the tokens."""
     inner = {name: value for name, value in weights.items() if name.startswith(backbone) and value.is_floating_point()}
     heads = {name: value for name, value in weights.items() if name.startswith(HEADS)}
-    pairs = ((key, name) for key, value in heads.items() for name in inner if torch.equal(value, inner[name]))
-    return dict(pairs)
+    # tensors of the MLM head that equal one of the encoder, such as the embedding of the tokens
+    tied = [(key, name) for key, value in heads.items() for name in inner if torch.equal(value, inner[name])]
+    for key in keys:
+        weights[backbone + key.removeprefix(KEY_ENCODER)] = weights[key]
+    for key, name in tied:
+        weights[key] = weights[name]  # loading the old tensor would overwrite the one that it shares
 
 
 def _dictionary(folder: Path, rows: int, path: Path) -> Dictionary:

@@ -5,8 +5,7 @@ hidden layer and early stopping. As in SentEval (arXiv:1803.05449), vectors are 
 """
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -24,6 +23,7 @@ Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
 Rows = tuple[Floats, Labels]
+Scored = tuple[Floats, Doubles]  # features (N, D) and scores (N,)
 Predict = Callable[[Floats], Labels]
 Fold = tuple[Labels, Labels]
 HELD_OUT = 0.05  # without a dev split, this share of the training rows stops the final fit of the network
@@ -49,8 +49,7 @@ def fit_classifier(
     """
     if settings.kind == "logistic":
         kind = import_library("sklearn.linear_model", "eval").LogisticRegression
-        predict: Predict = kind(C=regularization, random_state=seed, max_iter=MOST_ITERATIONS).fit(*train).predict
-        return predict
+        return kind(C=regularization, random_state=seed, max_iter=MOST_ITERATIONS).fit(*train).predict
     return partial(_predict_labels, fit_network(settings, classes, regularization, seed, train, held_out))
 
 
@@ -65,7 +64,8 @@ def fit_network(
         held_out, train = ((train[0][part], train[1][part]) for part in (mixed[:count], mixed[count:]))
     (rows, labels), (inputs, answers) = train, held_out
     width, hidden = rows.shape[1], settings.hidden
-    with torch_seed(seed):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
         layers = [nn.Linear(width, hidden), nn.Dropout(settings.dropout), nn.Sigmoid()] if hidden else []
         model = nn.Sequential(*layers, nn.Linear(hidden or width, classes))
         options = {"weight_decay": weight_decay, **({"lr": 0.1} if settings.optimizer == "sgd" else {})}
@@ -84,8 +84,7 @@ def fit_network(
 
 def _predict_labels(model: nn.Module, rows: Floats) -> Labels:
     with torch.no_grad():
-        predicted: Labels = model(torch.from_numpy(np.ascontiguousarray(rows))).argmax(dim=1).numpy()
-    return predicted
+        return model(torch.from_numpy(np.ascontiguousarray(rows))).argmax(dim=1).numpy()
 
 
 @dataclass(frozen=True)
@@ -171,8 +170,7 @@ def stratified_folds(inputs: Floats, labels: Labels, count: int, seed: int) -> I
     if fewest < count:
         raise UserError(f"--folds {count}: a class has only {fewest} training rows; give fewer folds")
     kind = import_library("sklearn.model_selection", "eval").StratifiedKFold
-    folds: Iterable[Fold] = kind(n_splits=count, shuffle=True, random_state=seed).split(inputs, labels)
-    return folds
+    return kind(n_splits=count, shuffle=True, random_state=seed).split(inputs, labels)
 
 
 def _percent(is_right: npt.NDArray[np.bool_]) -> float:
@@ -187,24 +185,15 @@ def encode_scores(scores: Doubles) -> Floats:
     whole = np.floor(scores)[:, None]  # (N, 1)
     level = np.arange(1, LEVELS + 1)[None]  # (1, L)
     share = scores[:, None] - whole
-    encoded: Floats = np.where(level == whole + 1, share, np.where(level == whole, 1 - share, 0)).astype(np.float32)
-    return encoded
+    return np.where(level == whole + 1, share, np.where(level == whole, 1 - share, 0)).astype(np.float32)
 
 
 def fit_relatedness(
-    train: tuple[Floats, Doubles],
-    dev: tuple[Floats, Doubles],
-    test: tuple[Floats, Doubles],
-    *,
-    seed: int,
-    where: str = "regressor",
-    settings: Classifiers = REGRESSOR,
+    train: Scored, dev: Scored, test: Scored, *, seed: int, where: str = "regressor", settings: Classifiers = REGRESSOR
 ) -> Score:
     """SentEval's regressor for SICK-R and STS-B: a linear layer and a softmax over 5 levels, trained with squared error.
 
     Training stops early on the dev split's Pearson correlation. The test score is Spearman's.
-
-    Each split has features (N, D) and scores (N,).
 
     Raises:
         UserError: the regressor predicts the same number for all dev rows.
@@ -218,7 +207,8 @@ def fit_relatedness(
 
     order = np.random.RandomState(seed)  # SentEval's generator
     rows = torch.from_numpy(train[0]), torch.from_numpy(encode_scores(train[1]))
-    with torch_seed(seed):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
         model = nn.Sequential(nn.Linear(train[0].shape[1], LEVELS), nn.Softmax(dim=-1))
         optimizer = torch.optim.Adam(model.parameters())
         best, best_pearson = _train(model, optimizer, nn.functional.mse_loss, rows, order, dev_pearson, settings)
@@ -235,9 +225,7 @@ def fit_relatedness(
 def _predict(model: nn.Module, rows: Floats) -> Doubles:
     """Expected level (N,) under the predicted distribution."""
     with torch.no_grad():
-        shares: Doubles = model(torch.from_numpy(rows)).double().numpy()  # (N, L)
-    predicted: Doubles = shares @ np.arange(1, LEVELS + 1)
-    return predicted
+        return model(torch.from_numpy(rows)).double().numpy() @ np.arange(1, LEVELS + 1)  # (N, L) @ (L,)
 
 
 def _train(
@@ -275,11 +263,3 @@ def _train(
                 break
             failures += 1
     return best, best_score
-
-
-@contextmanager
-def torch_seed(seed: int) -> Iterator[None]:
-    """Seed torch's generator, for initial weights and dropout; the caller's generator state is restored at the end."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        yield

@@ -177,7 +177,7 @@ def load_encoders(
     """
     if FACTORY.fullmatch(name) and not Path(name).exists():
         factory = import_factory(name, "--encoder")
-        return [(_label(name, pooling), _make(factory, name, pooling)) for pooling in poolings]
+        return [(f"{name} {pooling}" if pooling else name, _make(factory, name, pooling)) for pooling in poolings]
     if VECTOR_FILE.search(name):
         if list(poolings) != [None]:
             raise UserError(f"--pooling {poolings[0]}: --encoder {name} is a file of word vectors, which are averaged")
@@ -191,7 +191,7 @@ def load_encoders(
     first = SentenceEncoder.from_pretrained(name, data_bin, tokenizer=tokenizer, pooling=poolings[0], device=device)
     parts, origin = (first.model, first.dictionary, first.tokenizer), first.describe()
     encoders = [first, *(SentenceEncoder(*parts, pooling=pooling, origin=origin) for pooling in poolings[1:])]
-    return [(_label(name, encoder.pooling), encoder) for encoder in encoders]
+    return [(f"{name} {encoder.pooling}", encoder) for encoder in encoders]
 
 
 def _make(factory: Any, name: str, pooling: str | None) -> Any:
@@ -205,10 +205,6 @@ def _make(factory: Any, name: str, pooling: str | None) -> Any:
     except Exception as error:
         given = "" if pooling is None else f" with pooling={pooling!r}"
         raise UserError(f"--encoder {name}: calling it{given} failed ({one_line(error)})") from None
-
-
-def _label(name: str, pooling: str | None) -> str:
-    return f"{name} {pooling}" if pooling else name
 
 
 class WordVectors:

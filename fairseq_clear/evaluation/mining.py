@@ -113,11 +113,7 @@ def mine_negatives(
 def _nearest_others(
     queries: Floats, texts: Floats, own: Sequence[set[int]], width: int, device: torch.device | str
 ) -> tuple[Numbers, Doubles]:
-    """Find the texts nearest to each query, without its ``own`` ones.
-
-    Returns:
-        Their numbers, -1 where there are fewer, and cosines, nearest first: (Q, width) each.
-    """
+    """Numbers, -1 where there are fewer, and cosines of the texts nearest to each query but its ``own``: (Q, width) each."""
     numbers, scores = np.full((len(own), width), -1), np.zeros((len(own), width))
     # queries with many own texts are apart from those with few, because their search is deeper
     sizes = np.array([2 ** (len(some) - 1).bit_length() for some in own])  # (Q,)

@@ -89,8 +89,7 @@ class Whitening:
 
     def __call__(self, vectors: npt.ArrayLike) -> Floats:
         """Whiten (N, D) vectors to (N, k)."""
-        whitened: Floats = ((np.asarray(vectors, np.float64) - self.mean) @ self.kernel).astype(np.float32)
-        return whitened
+        return ((np.asarray(vectors, np.float64) - self.mean) @ self.kernel).astype(np.float32)
 
 
 class ActNorm(nn.Module):
@@ -213,8 +212,7 @@ class Flow(nn.Module):
     def transform(self, vectors: Floats) -> Floats:
         """Map vectors (N, D) to z (N, D), both float32; UserError if the vectors have another dimension."""
         self.check_encoder({"dimension": vectors.shape[1]})
-        found: Floats = self(torch.from_numpy(np.ascontiguousarray(vectors, np.float32)))[0].numpy()
-        return found
+        return self(torch.from_numpy(np.ascontiguousarray(vectors, np.float32)))[0].numpy()
 
 
 def fit_flow(

@@ -8,7 +8,6 @@ from typing import Any
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import versions, write_json
 
-REPORT_FORMAT = 1
 WIDE = 10  # with more columns than this, the table is transposed
 
 
@@ -43,7 +42,7 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON values."""
-        return {"format": REPORT_FORMAT, "versions": versions(), **asdict(self)}
+        return {"format": 1, "versions": versions(), **asdict(self)}
 
     def table(self) -> str:
         """Format the report as an aligned table; ``*`` marks the best score of a column.

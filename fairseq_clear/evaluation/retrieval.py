@@ -67,11 +67,7 @@ class Nearest:
 
 
 def search(
-    queries: Floats,
-    passages: Iterable[Floats],
-    depth: int = DEPTH,
-    *,
-    device: torch.device | str = "cpu",
+    queries: Floats, passages: Iterable[Floats], depth: int = DEPTH, *, device: torch.device | str = "cpu"
 ) -> Nearest:
     """Search exactly for the passages with the highest cosine. Memory does not grow with the number of passages.
 
@@ -95,7 +91,9 @@ def search(
             for row in range(0, len(wanted), QUERIES_PER_BLOCK):
                 some = slice(row, row + QUERIES_PER_BLOCK)
                 rows, columns = _candidates(wanted[some], block, nearest.scores[some, -1:], depth)
-                scores = _exact(wanted[some], block, rows, columns)
+                counts = torch.bincount(rows, minlength=len(wanted[some])).tolist()
+                parts = zip(wanted[some].double(), columns.split(counts), strict=True)
+                scores = torch.cat([block[own].double() @ query for query, own in parts]).round(decimals=12)
                 nearest.add(some, rows, first + columns, scores)
             first += len(block)
     return nearest
@@ -121,19 +119,10 @@ def _candidates(queries: Tensor, passages: Tensor, floor: Tensor, depth: int) ->
     return rows, columns
 
 
-def _exact(queries: Tensor, passages: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Return the cosines (N,) of these rows, sorted, and columns in float64, rounded to 12 decimals."""
-    counts = torch.bincount(rows, minlength=len(queries)).tolist()
-    wanted = queries.double()
-    parts = [passages[own].double() @ query for query, own in zip(wanted, columns.split(counts), strict=True)]
-    return torch.cat(parts).round(decimals=12)
-
-
 def pair_cosines(queries: Floats, passages: Floats, *, device: torch.device | str = "cpu") -> Doubles:
     """Return the cosine (N,) of each query (N, D) with the passage (N, D) of its row, as ``search`` computes it."""
     products = _unit(queries, device).double() * _unit(passages, device)  # (N, D)
-    cosines: Doubles = products.sum(dim=1).round(decimals=12).cpu().numpy()
-    return cosines
+    return products.sum(dim=1).round(decimals=12).cpu().numpy()
 
 
 def search_terms(queries: "csr_matrix", passages: "csr_matrix", depth: int = DEPTH) -> Numbers:

@@ -24,7 +24,6 @@ from fairseq_clear.evaluation.senteval_data import (
     REGRESSIONS,
     SIMILARITIES,
     Classifiers,
-    Split,
     TaskData,
     is_task_present,
     read_task,
@@ -99,11 +98,7 @@ def read_tasks(folder: str | Path, tasks: Sequence[str]) -> dict[str, Data]:
 
 
 def evaluate_senteval(
-    encoder: Encoder,
-    data: Mapping[str, Data],
-    *,
-    classifiers: Classifiers | None = None,
-    seeds: Sequence[int] = (1111,),
+    encoder: Encoder, data: dict[str, Data], *, classifiers: Classifiers | None = None, seeds: Sequence[int] = (1111,)
 ) -> SentEvalResult:
     """Train and test classifiers (default: SentEval's, see ``senteval_data.PRESETS``) on an encoder's vectors."""
     check_seeds(seeds)
@@ -131,27 +126,25 @@ def _score(encoder: CachedEncoder, name: str, data: Data, classifiers: Classifie
         return Score(found.spearman, None, {"pearson": found.pearson})
     if not isinstance(data, TaskData):
         splits = {}
-        for split, part in data.items():
-            (pairs,) = part.subsets.values()
+        for split, scored in data.items():
+            (pairs,) = scored.subsets.values()
             features = pair_features(encoder.encode(pairs.first), encoder.encode(pairs.second))
             splits[split] = features, pairs.scores
         where = f"{encoder.name}, {name}"
         return fit_relatedness(splits["train"], splits["dev"], splits["test"], seed=seed, where=where)
     settings = replace(classifiers, hidden=0) if name == "WordContent" else classifiers  # as SentEval does
-    rows = {split: (_features(encoder, name, part), part.labels) for split, part in data.splits.items()}
+    rows = {}
+    for split, part in data.splits.items():
+        vectors = encoder.encode(part.first)
+        if part.second is not None:
+            vectors = pair_features(vectors, encoder.encode(part.second), both=name == "SNLI")
+        rows[split] = vectors, part.labels
     if "all" in rows:
         return nested_cross_validate(rows["all"], data.classes, settings, seed)
     if "dev" not in rows:
         return cross_validate(rows["train"], rows["test"], data.classes, settings, seed, has_f1=name == "MRPC")
     regularize = name != "SNLI"
     return split_validate(rows["train"], rows["dev"], rows["test"], data.classes, settings, seed, regularize=regularize)
-
-
-def _features(encoder: CachedEncoder, name: str, split: Split) -> Floats:
-    first = encoder.encode(split.first)
-    if split.second is None:
-        return first
-    return pair_features(first, encoder.encode(split.second), both=name == "SNLI")
 
 
 def _parts(data: Data) -> list[TaskData | StsData]:

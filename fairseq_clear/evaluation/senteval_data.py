@@ -89,7 +89,15 @@ def read_task(folder: str | Path, name: str) -> TaskData:
     else:
         _, files, classes, reader = TRANSFER_TASKS[name]
         splits = {split: reader(paths[0].parent, names, classes) for split, names in files.items()}
-    return _checked(TaskData(name, splits, classes, hash_files(paths)))
+    hashes = hash_files(paths)
+    for part, split in splits.items():
+        if not split.first:
+            raise UserError(f"{name}: its {part} split holds no text ({', '.join(hashes)})")
+        if part in ("all", "train") and len(set(split.labels.tolist())) < 2:
+            raise UserError(
+                f"{name}: its {part} split has texts of only one label ({', '.join(hashes)}); give texts of two or more labels"
+            )
+    return TaskData(name, splits, classes, hashes)
 
 
 def is_task_present(folder: str | Path, name: str) -> bool:
@@ -188,18 +196,6 @@ def _split(first: Iterable[str], labels: Sequence[int], second: Iterable[str] | 
     order = sorted(range(len(keys)), key=keys.__getitem__)
     texts, *others = (tuple(side[index] for index in order) for side in sides)
     return Split(texts, np.array(labels, np.int64)[order], *others)
-
-
-def _checked(data: TaskData) -> TaskData:
-    for name, split in data.splits.items():
-        if not split.first:
-            raise UserError(f"{data.name}: its {name} split holds no text ({', '.join(data.hashes)})")
-        if name in ("all", "train") and len(set(split.labels.tolist())) < 2:
-            raise UserError(
-                f"{data.name}: its {name} split has texts of only one label ({', '.join(data.hashes)}); give texts of two or "
-                "more labels"
-            )
-    return data
 
 
 def _lines(path: Path, encoding: str = "utf-8") -> list[tuple[int, str]]:

@@ -10,14 +10,7 @@ import numpy.typing as npt
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.encoders import CachedEncoder, Encoder
-from fairseq_clear.evaluation.sts_data import (
-    AGGREGATIONS,
-    DEFAULT_TASKS,
-    StsData,
-    is_present,
-    read_sts,
-    read_sts_file,
-)
+from fairseq_clear.evaluation.sts_data import AGGREGATIONS, DEFAULT_TASKS, StsData, is_present, read_sts, read_sts_file
 
 Doubles = npt.NDArray[np.float64]
 

@@ -135,11 +135,10 @@ def _check_format(loaded: LoadedModel, form: str, pooling: str) -> None:
         "has no LayerNorm of its embeddings": not getattr(args, "layernorm_embedding", True),
         "has positions that are not learned": not getattr(args, "encoder_learned_pos", True),
     }
-    for what, is_so in parts.items():
-        if is_so:
-            raise UserError(
-                f"--format {form}: the checkpoint's encoder {what}, unlike BERT's and RoBERTa's; export --format fairseq"
-            )
+    if strange := [what for what, is_so in parts.items() if is_so]:
+        raise UserError(
+            f"--format {form}: the checkpoint's encoder {strange[0]}, unlike BERT's and RoBERTa's; export --format fairseq"
+        )
     if form == "hf":
         return
     if pooling not in EXPORTED:

@@ -72,7 +72,12 @@ def import_hf(
             cfg.model.encoder_from = None
         if pooling is None and stated is None:
             notes.append(f"the folder has no pooling; {chosen} is used unless --pooling gives another")
-        notes += _describe_settings(SentenceSettings(**cfg.model.sentence_settings))
+        kept = SentenceSettings(**cfg.model.sentence_settings)
+        parts = ["vectors of length 1"] if kept.normalized else []
+        parts += [f"texts of at most {kept.max_length} tokens"] if kept.max_length else []
+        if prompts := [name for name, prompt in (kept.config.get("prompts") or {}).items() if prompt]:
+            parts.append(f"prompts {', '.join(prompts)}")
+        notes += [f"as in the folder: {'; '.join(parts)}"] if parts else []
         write_checkpoint(temporary / CHECKPOINT, cfg, model.state_dict(), hash_file(temporary / DICTIONARY))
         parity = compare_hf(load_model(temporary / CHECKPOINT, temporary), tokenizer, source, chosen)
         parity.check()
@@ -122,20 +127,8 @@ def write_manifest(folder: Path, kind: str, files: list[str], imported: dict[str
     write_json(folder / CLEAR_JSON, content)
 
 
-def _describe_settings(settings: SentenceSettings) -> list[str]:
-    """A note on the settings that encoding and export take from the folder."""
-    parts = ["vectors of length 1"] if settings.normalized else []
-    parts += [f"texts of at most {settings.max_length} tokens"] if settings.max_length else []
-    if prompts := [name for name, prompt in (settings.config.get("prompts") or {}).items() if prompt]:
-        parts.append(f"prompts {', '.join(prompts)}")
-    return [f"as in the folder: {'; '.join(parts)}"] if parts else []
-
-
 def write_vocabulary(source: Path, folder: Path) -> tuple[HfTokenizer, Dictionary]:
-    """Write the tokenizer's files and ``dict.txt`` to ``folder``.
-
-    Returns:
-        The tokenizer; and the dictionary with ``<mask>``, which fairseq's tasks add to the entries of the file.
+    """Write the tokenizer's files and ``dict.txt``; return the tokenizer, and the dictionary with the ``<mask>`` of a task.
 
     Raises:
         UserError: there is no tokenizer, or it has tokens that a dict.txt cannot hold; or sentence-transformers puts texts into

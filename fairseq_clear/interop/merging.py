@@ -129,5 +129,4 @@ def _check_same(start: Path, ours: HfSource, refined: Path, theirs: HfSource) ->
 
 def _vocabulary(folder: Path) -> dict[str, int]:
     with transformers_for(folder) as transformers:
-        known: dict[str, int] = transformers.AutoTokenizer.from_pretrained(str(folder), **LOCAL).get_vocab()
-    return known
+        return transformers.AutoTokenizer.from_pretrained(str(folder), **LOCAL).get_vocab()

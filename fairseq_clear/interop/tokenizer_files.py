@@ -68,8 +68,7 @@ def _build(tokenizer: Tokenizer, symbols: list[str]) -> dict[str, Any]:
         single="<s> $A </s>", pair="<s> $A </s> </s> $B:1 </s>:1", special_tokens=[start, end]
     )
     made.add_special_tokens([library.AddedToken(symbol, normalized=False) for symbol in ROLES.values()])
-    content: dict[str, Any] = json.loads(split_names(made.to_str(), ROLES))
-    return content
+    return json.loads(split_names(made.to_str(), ROLES))
 
 
 def _from_sentencepiece(library: Any, tokenizer: SentencePieceTokenizer, symbols: list[str]) -> Any:

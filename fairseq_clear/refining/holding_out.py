@@ -7,7 +7,7 @@ merge; the test queries compare encoders.
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
@@ -36,9 +36,9 @@ COUNTS = "counts.json"
 ROWS = "pairs.jsonl"  # what is trained on: a list of query, passage and given negatives on each line
 FURTHER = "further.jsonl"  # documents without a title, among which hard negatives are found
 QUERY, PASSAGE, NEGATIVE = "query", "passage", "negative"  # names of the files of rows
-MOST_DRIFT_TEXTS = 500  # of valid.txt, by which it is measured how far the encoder moved
 VALID_SHARE = 0.05  # of the training pairs, at most MOST_VALID of them, whose loss is shown
 Row = tuple[str, ...]  # query, passage, hard negatives
+Asked = dict[str, list[Pair]]  # split -> its pairs
 
 
 @dataclass(frozen=True)
@@ -73,13 +73,14 @@ def hold_out(text: Path, folder: Path, share: float, seed: int) -> HeldOut:
     parts = {"dev": chosen[:dev_count], "test": chosen[dev_count:]}
     _write_parts(folder, documents, titled, parts["dev"], held_out)
 
-    def ask(passage: Callable[[Sequence[str]], str]) -> tuple[dict[str, list[Pair]], list[str]]:
+    def ask(passage: Callable[[Sequence[str]], str]) -> tuple[Asked, list[str]]:
         long = {name: [documents[n] for n in some if len(documents[n]) > 1] for name, some in parts.items()}
         pairs = {name: [(document[0], passage(document)) for document in some] for name, some in long.items()}
         return pairs, [passage(documents[n]) for n in others]
 
-    write_question(folder / HARDER, *ask(_middle))
-    return write_held_out(folder, *ask(_beginning), documents, len(titled), left_out=len(held_out) - count)
+    write_question(folder / HARDER, *ask(lambda document: (document[1:] or document)[(len(document) - 1) // 2]))
+    begun = ask(lambda document: " ".join(below_title(document).split()[:BEGIN_WORDS]))
+    return write_held_out(folder, *begun, documents, len(titled), left_out=len(held_out) - count)
 
 
 def count_held_out(total: int, share: float) -> int:
@@ -87,20 +88,10 @@ def count_held_out(total: int, share: float) -> int:
     return min(max(FEWEST_HELD_OUT, round(share * total)), MOST_DEV + MOST_TEST, total // 2)
 
 
-def _beginning(document: Sequence[str]) -> str:
-    """The beginning of what follows the first sentence, or of the document if it has no other sentence."""
-    return " ".join(below_title(document).split()[:BEGIN_WORDS])
-
-
 def below_title(document: Sequence[str]) -> str:
     """What follows the first sentence, without a repetition of it; the sentence itself if nothing follows."""
     rest = " ".join(document[1:])
     return rest.removeprefix(document[0]).strip() or rest or document[0]
-
-
-def _middle(document: Sequence[str]) -> str:
-    """The sentence in the middle of what follows the first one."""
-    return document[(len(document) + 1) // 2] if len(document) > 1 else document[0]
 
 
 def divide_pairs(pairs: list[Pair], text: Path, folder: Path, seed: int) -> HeldOut:
@@ -113,11 +104,11 @@ def divide_pairs(pairs: list[Pair], text: Path, folder: Path, seed: int) -> Held
         raise UserError(f"--pairs: {len(pairs)} pairs; give {2 * FEWEST} or more")
     rng, (documents, titled) = np.random.default_rng(seed), _read_text(text)
     divided, others = split_pairs(pairs, rng)
-    _write_parts(folder, documents, titled, rng.permutation(len(documents)).tolist())
+    _write_parts(folder, documents, titled, rng.permutation(len(documents)).tolist(), set())
     return write_held_out(folder, divided, others[:MOST_OTHERS], documents, len(titled))
 
 
-def split_pairs(pairs: list[Pair], rng: np.random.Generator) -> tuple[dict[str, list[Pair]], list[str]]:
+def split_pairs(pairs: list[Pair], rng: np.random.Generator) -> tuple[Asked, list[str]]:
     """Divide pairs by their queries: a fifth of them, at most MOST_DEV, are dev, MOST_TEST or fewer others test.
 
     Also returns the passages of the other pairs.
@@ -156,11 +147,7 @@ def find_titles(documents: Sequence[Sequence[str]]) -> set[int]:
 
 
 def _write_parts(
-    folder: Path,
-    documents: Sequence[Sequence[str]],
-    titled: set[int],
-    candidates: Iterable[int],
-    held_out: Collection[int] = (),
+    folder: Path, documents: list[list[str]], titled: set[int], candidates: list[int], held_out: set[int]
 ) -> None:
     """Write valid.txt, a few of the candidates, and train.txt, the documents that are neither there nor held out."""
     wanted = sorted(candidates, key=lambda n: (n not in titled, -min(len(documents[n]), LONG)))
@@ -172,12 +159,7 @@ def _write_parts(
 
 
 def write_held_out(
-    folder: Path,
-    asked: dict[str, list[Pair]],
-    further: Iterable[str],
-    documents: Sequence[Sequence[str]],
-    titled: int,
-    **counted: int,
+    folder: Path, asked: Asked, further: Iterable[str], documents: list[list[str]], titled: int, **counted: int
 ) -> HeldOut:
     """Write the question, unless there are too few pairs, and the counts."""
     enough = all(some and min(len(set(side)) for side in zip(*some, strict=True)) >= FEWEST for some in asked.values())
@@ -190,7 +172,7 @@ def write_held_out(
     return counts
 
 
-def write_question(folder: Path, asked: dict[str, list[Pair]], further: Iterable[str]) -> None:
+def write_question(folder: Path, asked: Asked, further: Iterable[str]) -> None:
     """Write the pairs of a query and its passage of each split, and further passages, in BEIR's layout.
 
     Equal texts are one query or passage.
@@ -265,7 +247,7 @@ def divide_training_pairs(
         )
     _write_lines(folder / ROWS, rows)
     _write_lines(folder / FURTHER, [[passage] for passage in further])
-    texts = list(dict.fromkeys(part for pair in judged or rows for part in pair[:2]))[:MOST_DRIFT_TEXTS]
+    texts = dict.fromkeys(part for pair in judged or rows for part in pair[:2])
     (folder / "valid.txt").write_text("".join(f"{one}\n" for one in texts), encoding="utf-8")
     divided, others = split_pairs(judged, rng)
     candidates = [*others, *further, *dict.fromkeys(row[1] for row in rows)]
@@ -290,8 +272,8 @@ def write_rows(folder: Path, dest: Path, load: Callable[[], Encoder], count: int
     short = sum(len(row) - 2 < count for row in rows)
     if short:
         further = [passage for (passage,) in _read_lines(folder / FURTHER)]
-        settings, found, filled = MiningSettings(negatives=count, margin=margin), {}, []
-        settings.last_rank = max(settings.last_rank, count)
+        last = max(MiningSettings.last_rank, count)
+        settings, found, filled = MiningSettings(negatives=count, margin=margin, last_rank=last), {}, []
         try:
             mined = mine_negatives(load(), [(row[0], row[1]) for row in rows], further, settings, device=device)
             found = dict(zip(mined.kept.tolist(), mined.negatives.tolist(), strict=True))

@@ -16,7 +16,6 @@ from fairseq_clear.refining.holding_out import HARDER, QUESTION, HeldOut
 from fairseq_clear.refining.refine_settings import RefineSettings
 
 REPORT = "report"  # .json, .md, .png
-FORMAT = 3
 HALF = 0.5  # share of the refined weights
 MRR = "MRR@10"  # the score by which recipes and shares are chosen
 COLUMNS = (MRR, "recall@1", "recall@10", "nDCG@10")
@@ -37,12 +36,10 @@ def reciprocal_ranks(row: dict[str, Any]) -> Doubles:
 
 
 def choose_share(found: dict[float, Doubles], *, is_cautious: bool) -> float:
-    """Choose the share of the refined weights with the highest score.
+    """Choose the share of the refined weights with the highest mean of the scores of the queries (Q,).
 
-    Args:
-        found: share -> the score of each query (Q,).
-        is_cautious: a half, unless the best is better than a half by more than one standard error over the queries (the rule of
-            Breiman et al. 1984). By the judgements of people, the merge of a half lost least in ``examples/refine``.
+    If ``is_cautious``, a half, unless the best is better than a half by more than one standard error over the queries (the rule
+    of Breiman et al. 1984). By the judgements of people, the merge of a half lost least in ``examples/refine``.
     """
     best = max(found, key=lambda share: float(found[share].mean()))
     difference = found[best] - found[HALF]
@@ -151,7 +148,7 @@ class RefineReport:
         """The report as JSON values."""
         return {
             **vars(self),
-            "format": FORMAT,
+            "format": 3,
             "verdict": self.verdict(),
             "caveat": self.caveat(),
             "exported": self.exported_share,
@@ -169,7 +166,8 @@ class RefineReport:
         if "retrieval" in self.reports:
             from fairseq_clear.evaluation.plots import draw_bars, save_figure  # needs matplotlib
 
-            save_figure(draw_bars(_rows(self.reports["retrieval"]), COLUMNS), folder / f"{REPORT}.png")
+            rows = [Row(**row) for row in self.reports["retrieval"]["rows"]]
+            save_figure(draw_bars(rows, COLUMNS), folder / f"{REPORT}.png")
 
     def _markdown(self) -> Iterator[str]:
         given = [*self.settings.texts, *filter(None, [self.settings.train_pairs])]
@@ -212,13 +210,9 @@ class RefineReport:
             yield ""
 
 
-def _rows(report: dict[str, Any]) -> list[Row]:
-    return [Row(**row) for row in report["rows"]]
-
-
 def _table(report: dict[str, Any]) -> list[str]:
     """The table of a report as a block of text; a star marks the best of each column."""
-    shown = Report(report["command"], {}, {}, report["columns"], _rows(report))
+    shown = Report(report["command"], {}, {}, report["columns"], [Row(**row) for row in report["rows"]])
     return ["", "```text", shown.table(), "```", ""]
 
 

@@ -341,8 +341,7 @@ def _merged(steps: Steps, start: Path, trained: Path, share: float) -> Path:
     path = steps.work / "merged" / f"{share:g}.pt"
     if not path.exists():
         path.parent.mkdir(exist_ok=True)
-        merge_checkpoints(start, trained, path.with_suffix(".writing"), share)
-        path.with_suffix(".writing").replace(path)
+        merge_checkpoints(start, trained, path, share)
     return path
 
 

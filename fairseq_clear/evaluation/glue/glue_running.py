@@ -125,12 +125,6 @@ def _write_rows(prefix: Path, rows: Sequence[Sequence[int]], vocabulary: int) ->
     builder.finalize(f"{prefix}.idx")
 
 
-def read_record(data: Path, task: str) -> dict[str, Any]:
-    """What ``prepare_task`` recorded of its folder ``data/TASK``; UserError if there is none."""
-    remedy = f"run fairseq-clear glue prepare --tasks {task} --dest {data}"
-    return dict(read_json(data / task / GLUE_JSON, remedy, dict))
-
-
 @dataclass(frozen=True)
 class GlueRun:
     """The fine-tuning of a checkpoint on one task with one seed, in its own folder."""

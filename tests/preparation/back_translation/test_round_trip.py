@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_clear.cli.main import main
-from fairseq_clear.cli.translate import BackTranslate, Translate
+from fairseq_clear.cli.prepare import BackTranslate, Translate
 from fairseq_clear.preparation.back_translation.translating import translate_file
 from fairseq_clear.preparation.back_translation.translation_settings import RoundTrip
 from tests.preparation.back_translation.toys import languages, train_toys
