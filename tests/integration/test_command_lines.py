@@ -66,13 +66,16 @@ RESUMED |= {f"mixed, {how}": ("--mix", "DATA:0.9,OTHER:0.1", "--mix-batches", ho
 
 @pytest.mark.parametrize("recipe", RESUMED)
 def test_resumed_is_uninterrupted(recipe: str, data_bin: Path, other_bin: Path, tmp_path: Path) -> None:
-    # 120 sentences in batches of 8 at update frequency 2: 8 updates an epoch, so 11 is in the middle of the second, whose batches are its own.
+    # 120 sentences in batches of 8 at update frequency 2: 8 updates an epoch, so 11 is in the middle of the second, whose
+    # batches are its own.
     named = [flag.replace("DATA", str(data_bin)).replace("OTHER", str(other_bin)) for flag in RESUMED[recipe]]
     flags = (*named, "--update-freq", "2", "--num-workers", "2")
     straight = train(data_bin, tmp_path / "straight", *flags, "--max-update", "17", "--save-interval-updates", "11")
     (tmp_path / "resumed").mkdir()
     (saved,) = (tmp_path / "straight").glob("checkpoint_*_11.pt")
-    saved.rename(tmp_path / "resumed" / "checkpoint_last.pt")  # as a run that was killed after its 11th update leaves it
+    saved.rename(
+        tmp_path / "resumed" / "checkpoint_last.pt"
+    )  # as a run that was killed after its 11th update leaves it
     halfway = state(tmp_path / "resumed")
     assert halfway[2]["iterations_in_epoch"] == (4 if "mixed" in recipe else 6)
     resumed = train(data_bin, tmp_path / "resumed", *flags, "--max-update", "17")
