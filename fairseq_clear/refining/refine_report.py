@@ -35,16 +35,16 @@ def reciprocal_ranks(row: dict[str, Any]) -> Doubles:
     return np.where((ranks > 0) & (ranks <= 10), 100 / np.maximum(ranks, 1), 0.0)
 
 
-def choose_share(found: dict[float, Doubles], *, is_cautious: bool) -> float:
+def choose_share(found: dict[float, Doubles]) -> float:
     """Choose the share of the refined weights with the highest mean of the scores of the queries (Q,).
 
-    If ``is_cautious``, a half, unless the best is better than a half by more than one standard error over the queries (the rule
-    of Breiman et al. 1984). By the judgements of people, the merge of a half lost least in ``examples/refine``.
+    It is a half, unless the best is better than a half by more than one standard error over the queries (the rule of Breiman et
+    al. 1984): few queries cannot tell. By the judgements of people, the merge of a half lost least in ``examples/refine``.
     """
     best = max(found, key=lambda share: float(found[share].mean()))
     difference = found[best] - found[HALF]
     error = difference.std(ddof=1) / len(difference) ** 0.5
-    return HALF if is_cautious and difference.mean() <= error else best
+    return HALF if difference.mean() <= error else best
 
 
 @dataclass(kw_only=True)

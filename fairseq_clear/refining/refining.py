@@ -176,7 +176,7 @@ def _refine(steps: Steps) -> dict[str, Any]:
     recipe, trials = _choose_recipe(steps, counts, base)
     trained = steps.train("train", replace(base, recipe=recipe))
     scores = _score_shares(steps, counts, data, checkpoint, trained)
-    best = choose_share(scores, is_cautious=not settings.asks_given_pairs) if scores else 1.0
+    best = choose_share(scores) if scores else 1.0
     # what is compared: the best of the merges, or the refined encoder if nothing is better than the untouched one
     refined = _merged(steps, checkpoint, trained, best or 1.0)
     compared = {"untouched": checkpoint, "refined": refined}

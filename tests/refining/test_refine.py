@@ -116,18 +116,17 @@ def test_a_merge_of_a_half_unless_another_is_clearly_better() -> None:
     rng = np.random.default_rng(1)
     half = rng.random(200)
 
-    def chosen(others: dict[float, Any], *, is_cautious: bool = True) -> float:
-        return choose_share({0.0: half - 0.5, 0.5: half, **others}, is_cautious=is_cautious)
+    def chosen(others: dict[float, Any]) -> float:
+        return choose_share({0.0: half - 0.5, 0.5: half, **others})
 
     noise = rng.standard_normal(200)
     noise -= noise.mean()
     error = noise.std(ddof=1) / 200**0.5
     for gain, share in ((0.9, 0.5), (1.1, 1.0)):  # in standard errors
         assert chosen({1.0: half + noise + gain * error}) == share
-        assert chosen({1.0: half + noise + gain * error}, is_cautious=False) == 1.0
     assert chosen({0.25: half + 1, 1.0: half + 2}) == 1.0
     assert chosen({0.0: half + 1}) == 0.0  # the untouched encoder
-    assert choose_share({0.0: half, 0.5: half}, is_cautious=True) == 0.5
+    assert choose_share({0.0: half, 0.5: half}) == 0.5
 
 
 @pytest.mark.parametrize(
