@@ -6,6 +6,7 @@ Importing this module does not import fairseq.
 import json
 import re
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -307,14 +308,7 @@ def _read_bytes(path: str, what: str) -> bytes:
 def decode_runs(symbols: Sequence[str], decode: Callable[[list[str]], str]) -> str:
     """Decode the runs of symbols between special symbols: the tokenizer itself cannot decode special symbols."""
     texts: list[str] = []
-    run: list[str] = []
-    for symbol in [*symbols, "</s>"]:
-        if symbol not in SPECIAL_SYMBOLS:
-            run.append(symbol)
-            continue
-        if run:
-            texts.append(decode(run))
-            run = []
-        if symbol in VISIBLE_SYMBOLS:
-            texts.append(symbol)
+    for is_special, group in groupby(symbols, key=SPECIAL_SYMBOLS.__contains__):
+        run = list(group)
+        texts += [symbol for symbol in run if symbol in VISIBLE_SYMBOLS] if is_special else [decode(run)]
     return texts[0] if len(texts) == 1 else " ".join(text.strip() for text in texts)
