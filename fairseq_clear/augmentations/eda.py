@@ -25,13 +25,7 @@ BETWEEN, CHOICE = range(WORD + 1, WORD + 3)  # further purposes of the draws
 
 
 def apply_eda(
-    texts: Ragged,
-    draws: Draws,
-    *,
-    symbols: Symbols,
-    alpha: float = 0.1,
-    ops: str = "sr-ri-rs-rd",
-    draw: str = "one",
+    texts: Ragged, draws: Draws, *, symbols: Symbols, alpha: float = 0.1, ops: str = "sr-ri-rs-rd", draw: str = "one"
 ) -> tuple[Ragged, Tokens]:
     """Apply synonym replacement, random insertion, random swap or random deletion.
 

@@ -32,11 +32,7 @@ class HfBackbone(nn.Module):
         self.register_buffer("ids", ids)
 
     def forward(
-        self,
-        src_tokens: Tensor,
-        src_lengths: Tensor | None = None,
-        return_all_hiddens: bool = False,
-        **unused: Any,
+        self, src_tokens: Tensor, src_lengths: Tensor | None = None, return_all_hiddens: bool = False, **unused: Any
     ) -> dict[str, Any]:
         """Hidden states of tokens (B, T), each (T, B, D), in the dictionary that fairseq's encoders return.
 

@@ -9,12 +9,7 @@ from fairseq_clear.objectives.unit_vectors import unit_vectors
 
 
 def info_nce(
-    queries: Tensor,
-    positives: Tensor,
-    queue: Tensor,
-    *,
-    temperature: float,
-    excluded: Exclusion | Tensor | None = None,
+    queries: Tensor, positives: Tensor, queue: Tensor, *, temperature: float, excluded: Exclusion | Tensor | None = None
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """Sum over queries of -log exp(q k+ / tau) / (exp(q k+ / tau) + sum_i exp(q k_i / tau)).
 

@@ -9,12 +9,7 @@ from fairseq_clear.objectives.unit_vectors import unit_vectors
 
 
 def nt_xent(
-    queries: Tensor,
-    keys: Tensor,
-    positive: Tensor,
-    *,
-    temperature: float,
-    excluded: Exclusion | Tensor | None = None,
+    queries: Tensor, keys: Tensor, positive: Tensor, *, temperature: float, excluded: Exclusion | Tensor | None = None
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """Sum over queries of -log exp(sim(q, k+)/tau) / sum_k exp(sim(q, k)/tau), sim being the cosine.
 
