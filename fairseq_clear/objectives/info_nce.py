@@ -1,16 +1,15 @@
 """MoCo's InfoNCE, as CERT uses it: one positive key among the keys of a queue."""
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_clear.objectives.exclusion import Exclusion
-from fairseq_clear.objectives.negatives import contrast_statistics, contrast_with_negatives
+from fairseq_clear.objectives.negatives import Result, contrast_with_negatives, cross_entropy
 from fairseq_clear.objectives.unit_vectors import unit_vectors
 
 
 def info_nce(
     queries: Tensor, positives: Tensor, queue: Tensor, *, temperature: float, excluded: Exclusion | Tensor | None = None
-) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+) -> Result:
     """Sum over queries of -log exp(q k+ / tau) / (exp(q k+ / tau) + sum_i exp(q k_i / tau)).
 
     CERT (Fang et al. 2020, arXiv:2005.12766), eq. 2; He et al. 2019 (arXiv:1911.05722), eq. 1. The positive is one of the
@@ -28,8 +27,6 @@ def info_nce(
         The summed loss in nats, the number of queries counted, and sums for logging, as ``nt_xent`` returns.
     """
     queries = unit_vectors(queries)
-    positive = (queries * unit_vectors(positives)).sum(dim=1)  # (Q,)
+    positive = (queries * unit_vectors(positives)).sum(dim=1, keepdim=True)  # (Q, 1)
     negatives = contrast_with_negatives(queries, queue, temperature, Exclusion.of(excluded))
-    losses = F.softplus(negatives.log_sum - positive / temperature)  # (Q,); softplus(-inf) is 0
-    counted = (negatives.number > 0).sum().float()
-    return losses.sum(), counted, contrast_statistics(positive.unsqueeze(1), negatives)
+    return cross_entropy(positive, negatives, temperature)

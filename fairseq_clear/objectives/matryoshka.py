@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.objectives.negatives import Result
 from fairseq_clear.objectives.unit_vectors import unit_vectors
-
-Result = tuple[Tensor, Tensor, dict[str, Tensor]]
 
 
 def parse_dimensions(text: str, *, flag: str = "--matryoshka") -> tuple[int, ...]:

@@ -5,10 +5,12 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_clear.objectives.exclusion import Exclusion
 
+Result = tuple[Tensor, Tensor, dict[str, Tensor]]  # of an objective: loss sum, rows counted, statistics
 BLOCK_ROWS, BLOCK = 512, 2**20  # queries and pairs of a block, which in float32 nearly fits into a core's cache
 
 
@@ -140,6 +142,16 @@ def _blocks(queries: int, keys: int) -> Iterator[tuple[slice, slice]]:
     for top in range(0, queries, height):
         for left in range(0, keys, width):
             yield slice(top, min(top + height, queries)), slice(left, min(left + width, keys))
+
+
+def cross_entropy(positive: Tensor, negatives: Negatives, temperature: float) -> Result:
+    """Sum over queries of log(phi+ + sum phi-) - log phi+, where phi = exp(cosine / tau), as a mean over the P positives.
+
+    ``positive`` (Q, P) is the cosine of each query with its positives. A query without negatives has loss 0 and is not counted.
+    """
+    # softplus(-inf), without negatives, is 0 with gradient 0
+    losses = F.softplus(negatives.log_sum.unsqueeze(1) - positive / temperature).mean(dim=1)  # (Q,)
+    return losses.sum(), (negatives.number > 0).sum().float(), contrast_statistics(positive, negatives)
 
 
 @torch.no_grad()

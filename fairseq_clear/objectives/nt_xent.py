@@ -1,16 +1,15 @@
 """NT-Xent, the contrastive loss of SimCLR that CLEAR (eq. 1 and 2), DeCLUTR and SimCSE share."""
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_clear.objectives.exclusion import Exclusion
-from fairseq_clear.objectives.negatives import contrast_statistics, contrast_with_negatives
+from fairseq_clear.objectives.negatives import Result, contrast_with_negatives, cross_entropy
 from fairseq_clear.objectives.unit_vectors import unit_vectors
 
 
 def nt_xent(
     queries: Tensor, keys: Tensor, positive: Tensor, *, temperature: float, excluded: Exclusion | Tensor | None = None
-) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+) -> Result:
     """Sum over queries of -log exp(sim(q, k+)/tau) / sum_k exp(sim(q, k)/tau), sim being the cosine.
 
     CLEAR eq. 1 for each row and eq. 2 for the sum (arXiv:2012.15466); Chen et al. 2020 (arXiv:2002.05709), eq. 1. CLEAR
@@ -30,9 +29,6 @@ def nt_xent(
         without gradient (see ``negatives.contrast_statistics``).
     """
     queries, keys = unit_vectors(queries), unit_vectors(keys)
-    positives = (queries * keys[positive]).sum(dim=1)  # (Q,)
+    positives = (queries * keys[positive]).sum(dim=1, keepdim=True)  # (Q, 1)
     negatives = contrast_with_negatives(queries, keys, temperature, Exclusion.of(excluded).with_own(positive))
-    # log(phi+ + sum) - log phi+; softplus(-inf), without negatives, is 0 with gradient 0
-    losses = F.softplus(negatives.log_sum - positives / temperature)  # (Q,)
-    counted = (negatives.number > 0).sum().float()
-    return losses.sum(), counted, contrast_statistics(positives.unsqueeze(1), negatives)
+    return cross_entropy(positives, negatives, temperature)
