@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.objectives.info_nce import info_nce
 from fairseq_clear.objectives.negatives import Result
-from fairseq_clear.objectives.nt_xent import nt_xent
+from fairseq_clear.objectives.nt_xent import info_nce, nt_xent
 from fairseq_clear.objectives.self_guided import opt1, opt2, opt3, sg
 
 __all__ = ["OBJECTIVES", "Objective", "find_objective", "info_nce", "nt_xent", "opt1", "opt2", "opt3", "sg"]

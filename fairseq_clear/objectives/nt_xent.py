@@ -1,4 +1,4 @@
-"""NT-Xent, the contrastive loss of SimCLR that CLEAR (eq. 1 and 2), DeCLUTR and SimCSE share."""
+"""NT-Xent, the loss of SimCLR that CLEAR (eq. 1 and 2), DeCLUTR and SimCSE share, and InfoNCE, that of MoCo and CERT."""
 
 from torch import Tensor
 
@@ -32,3 +32,28 @@ def nt_xent(
     positives = (queries * keys[positive]).sum(dim=1, keepdim=True)  # (Q, 1)
     negatives = contrast_with_negatives(queries, keys, temperature, Exclusion.of(excluded).with_own(positive))
     return cross_entropy(positives, negatives, temperature)
+
+
+def info_nce(
+    queries: Tensor, positives: Tensor, queue: Tensor, *, temperature: float, excluded: Exclusion | Tensor | None = None
+) -> Result:
+    """Sum over queries of -log exp(q k+ / tau) / (exp(q k+ / tau) + sum_i exp(q k_i / tau)).
+
+    CERT (Fang et al. 2020, arXiv:2005.12766), eq. 2; He et al. 2019 (arXiv:1911.05722), eq. 1. The positive is one of the
+    candidates. A query without any candidate in the queue has loss 0 and is not counted.
+
+    Args:
+        queries: (Q, D), of any length and floating dtype; normalised here, in float32, as in the paper.
+        positives: (Q, D) the key of each query, likewise.
+        queue: (K, D) float32 of unit length, without gradient.
+        temperature: tau > 0.
+        excluded: keys of the queue that are not candidates (never written, or from the query's own text): rules, or a (Q, K)
+            bool matrix.
+
+    Returns:
+        The summed loss in nats, the number of queries counted, and sums for logging, as ``nt_xent`` returns.
+    """
+    queries = unit_vectors(queries)
+    positive = (queries * unit_vectors(positives)).sum(dim=1, keepdim=True)  # (Q, 1)
+    negatives = contrast_with_negatives(queries, queue, temperature, Exclusion.of(excluded))
+    return cross_entropy(positive, negatives, temperature)
