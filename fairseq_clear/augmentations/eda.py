@@ -11,8 +11,7 @@ from functools import partial
 import numpy as np
 
 from fairseq_clear.augmentations.base import Symbols, apply_by_row, compose, round_randomly
-from fairseq_clear.augmentations.substitution import PLACE, SIZE, WORD, draw_alternatives, replace_words
-from fairseq_clear.augmentations.words import Words
+from fairseq_clear.augmentations.substitution import PLACE, SIZE, WORD, Words, draw_alternatives, replace_words
 from fairseq_clear.seeding import Draws
 from fairseq_clear.spec import KnobValue
 from fairseq_clear.tokens import Ragged, Tokens, ranges
