@@ -9,8 +9,7 @@ from fairseq.criterions import register_criterion
 from omegaconf import II
 from torch import Tensor
 
-from fairseq_clear.criterions.contrastive import data_parallel_group, mean_of_positives
-from fairseq_clear.criterions.false_negative_masking import MaskingConfig, MaskingCriterion
+from fairseq_clear.criterions.contrastive import MaskingConfig, MaskingCriterion, data_parallel_group, mean_of_positives
 from fairseq_clear.data.batch import Views
 from fairseq_clear.distributed import Layout, all_gather_rows, world_size
 from fairseq_clear.errors import UserError

@@ -8,8 +8,13 @@ from fairseq.criterions import register_criterion
 from fairseq.dataclass import ChoiceEnum
 from torch import Tensor
 
-from fairseq_clear.criterions.contrastive import InBatchConfig, InBatchCriterion, mean_of_positives
-from fairseq_clear.criterions.false_negative_masking import MaskingConfig, MaskingCriterion
+from fairseq_clear.criterions.contrastive import (
+    InBatchConfig,
+    InBatchCriterion,
+    MaskingConfig,
+    MaskingCriterion,
+    mean_of_positives,
+)
 from fairseq_clear.data.batch import Views
 from fairseq_clear.distributed import Layout, all_gather_rows
 from fairseq_clear.objectives.false_negatives import exclude_nearer
