@@ -54,17 +54,12 @@ class ClearSelfGuidedCriterion(InBatchCriterion):
     key_encoder = "frozen"
     candidates = "layers"
 
-    def __init__(self, cfg: ClearSelfGuidedConfig, task: Any) -> None:
-        super().__init__(cfg, task)
-        self.takes_every_layer = self.objective.every_layer
-
     def attach(self, model: Any) -> None:
         """Add the frozen encoder, even if lambda is 0."""
         layers = parse_layers(self.cfg.guide_layers, model.args.encoder_layers)
-        pooling = str(self.cfg.guide_pooling)
-        encoder = model.backbone
         if self.needs.views:
-            model.frozen_encoder = FrozenEncoder(encoder, pooling, layers, self.cfg.guide_dropout)
+            pooling = str(self.cfg.guide_pooling)
+            model.frozen_encoder = FrozenEncoder(model.backbone, pooling, layers, self.cfg.guide_dropout)
         super().attach(model)
 
     def view_inputs(self, views: Views) -> dict[str, Any]:
@@ -72,7 +67,7 @@ class ClearSelfGuidedCriterion(InBatchCriterion):
         tokens, lengths, anchors = views.tokens, views.lengths, views.anchors
         inputs: dict[str, Any] = {"views": tokens[:anchors], "view_lengths": lengths[:anchors]}
         inputs |= {"frozen_texts": tokens[anchors:], "frozen_lengths": lengths[anchors:]}
-        if not self.takes_every_layer:
+        if not self.objective.every_layer:
             inputs["layer_draw"] = views.draw.repeat_interleave(inputs["frozen_texts"].shape[0] // anchors)
         return inputs
 
