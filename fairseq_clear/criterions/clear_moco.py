@@ -53,7 +53,6 @@ class ClearMocoCriterion(MaskingCriterion):
 
     def __init__(self, cfg: ClearMocoConfig, task: Any) -> None:
         super().__init__(cfg, task)
-        self.queue: KeyQueue
         self.batches = 0
 
     def attach(self, model: Any) -> None:
@@ -92,7 +91,7 @@ class ClearMocoCriterion(MaskingCriterion):
         self, vectors: dict[str, Tensor], views: Views, layouts: dict[str, Layout]
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Compute InfoNCE against the queue, then enqueue the keys of all workers."""
-        queue, group = self._held[0], data_parallel_group()
+        queue = self._held[0]
         queries, keys = vectors["projections"], vectors["keys"]  # (Q, D), (Q * P, D)
         identity = views.identity.repeat(2) if self.cfg.symmetric else views.identity  # (Q,)
         keys = mean_of_positives(keys, len(queries))  # (Q, D)
@@ -115,7 +114,7 @@ class ClearMocoCriterion(MaskingCriterion):
             layout = layouts["keys"]
             guides = () if self.guide is None else (all_gather_rows(judged_keys, layout),)
             queue.enqueue(all_gather_rows(keys.detach(), layout), all_gather_rows(identity, layout), *guides)
-            self._check_now_and_then(queue, group)
+            self._check_now_and_then(queue)
         return loss, counted, statistics
 
     def _guided(self, vectors: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -125,8 +124,8 @@ class ClearMocoCriterion(MaskingCriterion):
             return vectors, torch.cat([positives, anchors])
         return anchors, mean_of_positives(positives, count)
 
-    def _check_now_and_then(self, queue: KeyQueue, group: Any) -> None:
-        self.batches += 1
+    def _check_now_and_then(self, queue: KeyQueue) -> None:
+        group, self.batches = data_parallel_group(), self.batches + 1
         if self.batches % CHECK_EVERY == 1 and world_size(group) > 1:
             mine = queue.checksum()
             all_of_them = [torch.empty_like(mine) for _ in range(world_size(group))]
