@@ -12,10 +12,6 @@ from fairseq_clear.seeding import Floats
 from fairseq_clear.tokens import Ragged, Tokens, stack
 
 
-def _no_numbers() -> Tokens:
-    return np.zeros(0, np.int64)
-
-
 @dataclass(frozen=True)
 class Examples:
     """Items of the data set, as rows of different lengths, before they are padded.
@@ -33,8 +29,8 @@ class Examples:
     sources: tuple[Ragged, ...] = ()
     targets: tuple[Ragged, ...] = ()
     views: Ragged | None = None
-    identity: Tokens = field(default_factory=_no_numbers)
-    negative_identity: Tokens = field(default_factory=_no_numbers)
+    identity: Tokens = field(default_factory=lambda: np.zeros(0, np.int64))
+    negative_identity: Tokens = field(default_factory=lambda: np.zeros(0, np.int64))
     draw: Floats = field(default_factory=lambda: np.zeros(0))
     anchor_target: Ragged | None = None
     counts: Mapping[str, int] = field(default_factory=dict)

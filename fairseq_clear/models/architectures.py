@@ -15,7 +15,6 @@ from fairseq_clear.models.pretrained_encoder import start_from_encoder
 from fairseq_clear.modules.projection import ACTIVATIONS
 from fairseq_clear.patches.compatibility import forget_tpu
 
-KEY_ENCODERS = ("shared", "momentum", "frozen")
 # Name -> (layers, width); a head is 64 wide and the feed-forward layer 4 x width, as in BERT.
 SIZES = {
     "tiny": (2, 128),
@@ -84,7 +83,7 @@ def add_contrastive_flags(parser: argparse.ArgumentParser) -> None:
     add("--projection-activate-last", action="store_true", help="activation after the last layer too (SimCSE: tanh)")
     add(
         "--key-encoder",
-        choices=KEY_ENCODERS,
+        choices=("shared", "momentum", "frozen"),
         help="encoder of the positives. The criterion sets it; another value than the criterion's is an error",
     )
     add(

@@ -21,7 +21,6 @@ from fairseq_clear.tokens import Ragged, Tokens
 
 Floats = npt.NDArray[np.float32]
 
-
 PROMPT_SAMPLES = 300  # words of the vocabulary that may join with a prompt
 
 
