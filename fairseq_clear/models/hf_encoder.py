@@ -10,6 +10,7 @@ from fairseq.models import FairseqEncoder
 from torch import Tensor, nn
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.models.encoding import evaluating
 from fairseq_clear.models.hf_source import HfSource, name_of
 
 SAME = 1e-4  # states that differ by less are the same up to rounding
@@ -200,15 +201,12 @@ class HfEncoder(FairseqEncoder):
         Raises:
             UserError: they do.
         """
-        was_training = self.training
         row = self.sample()
         other = row.clone()
         other[0, 2] = self.dictionary.nspecial + 2
         padded = nn.functional.pad(row, (0, 3), value=self.dictionary.pad())
-        self.eval()
-        with torch.no_grad():
+        with evaluating(self):
             one, changed, long = (self.backbone(tokens)["encoder_out"][0][:4, 0] for tokens in (row, other, padded))
-        self.train(was_training)
         kind = self.backbone.model.config.model_type
         if not (one - long).abs().max() <= SAME * max(1.0, float(one.abs().max())):
             raise UserError(f"--arch clear_hf: the vectors of a {kind} change with the padding; choose another encoder")
