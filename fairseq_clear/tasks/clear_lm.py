@@ -205,23 +205,19 @@ class ClearLMTask(MaskedLMTask):
             check_data_files(path, self.text_entries)
             return data_utils.load_indexed_dataset(path, self.source_dictionary)
 
-        if self.cfg.hard_negatives and isinstance(sentences, Documents):
+        cfg = self.cfg
+        if cfg.hard_negatives and isinstance(sentences, Documents):
             raise UserError("--hard-negatives: only works with views of sentences, such as same and paraphrase")
-        settings = {name: getattr(self.cfg, name) for name in find_view_source(self.cfg.views)[0].settings}
+        settings = {name: getattr(cfg, name) for name in find_view_source(cfg.views)[0].settings}
         aligned = partial(aligned_sentences, sentences, load=load)
         views = partial(aligned, flag="--views paraphrase")
-        source = build_view_source(self.cfg.views, sentences, aligned=views, settings=settings)
-        if self.cfg.hard_negatives:
-            negatives = [aligned(name, flag="--hard-negatives") for name in self.cfg.hard_negatives.split(",")]
+        source = build_view_source(cfg.views, sentences, aligned=views, settings=settings)
+        if cfg.hard_negatives:
+            negatives = [aligned(name, flag="--hard-negatives") for name in cfg.hard_negatives.split(",")]
             source = WithHardNegatives(source, negatives, sentences)
-        only_positives = str(self.cfg.augment_texts) == "positives"
+        only_positives = str(cfg.augment_texts) == "positives"
         return ViewMaker(
-            source,
-            self.chain,
-            self.cfg.seed,
-            self.cfg.tokens_per_sample,
-            only_positives=only_positives,
-            prompts=self._prompts(),
+            source, self.chain, cfg.seed, cfg.tokens_per_sample, only_positives=only_positives, prompts=self._prompts()
         )
 
     def _prompts(self) -> tuple[Tokens, Tokens]:
