@@ -37,21 +37,20 @@ class SentencePairs(ViewSource):
 
     Args:
         pairs: (D,) number of pairs of each document.
-        made_of, too_few: descriptions of a pair and of documents without a pair, for the log.
-        least, spec: number of sentences that a pair needs, and name of the view source, for the error.
+        made_of, spec, least: for messages, what a pair consists of, the view source, and the number of sentences it needs.
 
     Raises:
         UserError: no document has a pair.
     """
 
     def __init__(
-        self, documents: Documents, pairs: npt.NDArray[np.int64], *, made_of: str, too_few: str, least: int, spec: str
+        self, documents: Documents, pairs: npt.NDArray[np.int64], *, made_of: str, least: int, spec: str
     ) -> None:
         self.documents, self._ends = documents, np.cumsum(pairs)
         lone = int((pairs == 0).sum())
         logger.info(
-            "%s: %d pairs of %s; %d of %d documents have %s, so no pair",
-            documents.name, self._ends[-1], made_of, lone, len(documents), too_few,
+            "%s: %d pairs of %s; %d of %d documents have fewer than %d sentences, so no pair",
+            documents.name, self._ends[-1], made_of, lone, len(documents), least,
         )  # fmt: skip
         if not self._ends[-1]:
             raise UserError(
@@ -107,10 +106,8 @@ class NeighborViews(SentencePairs):
     def __init__(self, documents: Documents, *, sentences: int, tokens_per_sample: int) -> None:
         self.sentences = sentences
         spans = documents.line_counts // sentences  # (D,)
-        few, spec = f"fewer than {2 * sentences} sentences", f"neighbor:sentences={sentences}"
-        super().__init__(
-            documents, np.maximum(spans - 1, 0), made_of="neighbours", too_few=few, least=2 * sentences, spec=spec
-        )
+        spec = f"neighbor:sentences={sentences}"
+        super().__init__(documents, np.maximum(spans - 1, 0), made_of="neighbours", least=2 * sentences, spec=spec)
         long = int((self.text_lengths > tokens_per_sample).sum())
         if long:
             logger.info(
@@ -165,8 +162,7 @@ class ClozeViews(SentencePairs):
         counts = documents.line_counts  # (D,)
         # before=0 leaves the last sentence without context, after=0 the first one
         pairs = np.where(counts > 1, counts - (after == 0) - (before == 0), 0)  # (D,)
-        words = {"made_of": "a sentence and its context", "too_few": "one sentence", "spec": "cloze"}
-        super().__init__(documents, pairs, least=2, **words)
+        super().__init__(documents, pairs, made_of="a sentence and its context", least=2, spec="cloze")
 
     def pairs(self, indices: Tokens, draws: Draws) -> Pairs:
         """Return the pairs of items."""
