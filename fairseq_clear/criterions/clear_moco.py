@@ -17,7 +17,7 @@ from fairseq_clear.modules.key_queue import KeyQueue
 from fairseq_clear.modules.momentum_encoder import MomentumEncoder
 from fairseq_clear.objectives.exclusion import Exclusion
 from fairseq_clear.objectives.false_negatives import exclude_nearer
-from fairseq_clear.objectives.negatives import count_candidates
+from fairseq_clear.objectives.negatives import Result, count_candidates
 from fairseq_clear.settings import setting
 
 # Micro-batches between two checks that all workers hold the same queue.
@@ -87,9 +87,7 @@ class ClearMocoCriterion(MaskingCriterion):
         """The keys, in training only: validation does not change the queue."""
         return {"keys": views.anchors * (1 + self.cfg.symmetric)} if self.training else {}
 
-    def contrast(
-        self, vectors: dict[str, Tensor], views: Views, layouts: dict[str, Layout]
-    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    def contrast(self, vectors: dict[str, Tensor], views: Views, layouts: dict[str, Layout]) -> Result:
         """Compute InfoNCE against the queue, then enqueue the keys of all workers."""
         queue = self._held[0]
         queries, keys = vectors["projections"], vectors["keys"]  # (Q, D), (Q * P, D)

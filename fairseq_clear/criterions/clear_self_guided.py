@@ -13,6 +13,7 @@ from fairseq_clear.data.batch import Views
 from fairseq_clear.distributed import Layout, all_gather_rows
 from fairseq_clear.errors import UserError
 from fairseq_clear.modules.frozen_encoder import GUIDE_POOLINGS, FrozenEncoder
+from fairseq_clear.objectives.negatives import Result
 from fairseq_clear.settings import setting
 
 
@@ -75,9 +76,7 @@ class ClearSelfGuidedCriterion(InBatchCriterion):
         """One sentence vector, one vector of each layer, and one identity per text."""
         return {"sentences": views.anchors}
 
-    def contrast(
-        self, vectors: dict[str, Tensor], views: Views, layouts: dict[str, Layout]
-    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    def contrast(self, vectors: dict[str, Tensor], views: Views, layouts: dict[str, Layout]) -> Result:
         """Compute one of the objectives of section 3, over the sentences of this worker or of all workers."""
         sentences = vectors["projections"]  # (N, D)
         count = sentences.shape[0]

@@ -31,6 +31,7 @@ from fairseq_clear.objectives import Candidates, find_objective
 from fairseq_clear.objectives.exclusion import Exclusion
 from fairseq_clear.objectives.false_negatives import parse_false_negatives
 from fairseq_clear.objectives.matryoshka import at_dimensions, parse_dimensions
+from fairseq_clear.objectives.negatives import Result
 from fairseq_clear.settings import setting
 
 logger = logging.getLogger(__name__)
@@ -178,9 +179,7 @@ class ContrastiveCriterion(FairseqCriterion):
         """Return how many rows each worker has of a tensor that is gathered; this worker has ``rows``."""
         return agree_on_counts(rows, device, data_parallel_group())
 
-    def contrast(
-        self, vectors: dict[str, Tensor], views: Views, layouts: dict[str, Layout]
-    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    def contrast(self, vectors: dict[str, Tensor], views: Views, layouts: dict[str, Layout]) -> Result:
         """Return the contrastive sum, the number of queries, and statistics of this worker. A collective.
 
         Args:
