@@ -13,6 +13,9 @@ from fairseq_clear.seeding import Draws, Floats, rng_for
 from fairseq_clear.spec import Knob, KnobValue
 from fairseq_clear.tokens import Ragged, Tokens, place_rows, ranges
 
+Edited = tuple[Ragged, Tokens]
+"""Views of a batch, and the position in the texts that each of their tokens comes from; -1 where it is new."""
+
 
 @dataclass(frozen=True)
 class Symbols:
@@ -71,7 +74,7 @@ class Augmentation:
         writes_deleted: whether views may hold ``<del>``, for which the encoder then has a row.
     """
 
-    function: Callable[..., tuple[Ragged, Tokens]]
+    function: Callable[..., Edited]
     summary: str
     paper: str
     knobs: Mapping[str, Knob] = field(default_factory=dict)
@@ -89,7 +92,7 @@ def round_randomly(expected: Floats, draws: Floats) -> Tokens:
     return np.floor(expected + draws).astype(np.int64)
 
 
-def per_text(function: Callable[..., tuple[Tokens, Tokens]]) -> Callable[..., tuple[Ragged, Tokens]]:
+def per_text(function: Callable[..., tuple[Tokens, Tokens]]) -> Callable[..., Edited]:
     """Adapt ``f(tokens, rng, *, symbols, **knobs) -> (view, source)``, which takes one text, to a batch.
 
     ``tokens`` is (n,) int64 with n >= 1, ``view`` and ``source`` are (m,) with m >= 1; ``source`` counts from the beginning of
@@ -97,7 +100,7 @@ def per_text(function: Callable[..., tuple[Tokens, Tokens]]) -> Callable[..., tu
     """
 
     @functools.wraps(function)
-    def apply(texts: Ragged, draws: Draws, **settings: Any) -> tuple[Ragged, Tokens]:
+    def apply(texts: Ragged, draws: Draws, **settings: Any) -> Edited:
         views, sources = [np.zeros(0, np.int64)] * len(texts), [np.zeros(0, np.int64)]
         for row in np.flatnonzero(texts.lengths).tolist():
             views[row], source = function(texts[row], rng_for(int(draws.key[row])), **settings)
@@ -134,7 +137,7 @@ def apply_by_row(
     return [views, source, *counts]
 
 
-def collapse_runs(texts: Ragged, source: Tokens, is_run: npt.NDArray[np.bool_]) -> tuple[Ragged, Tokens]:
+def collapse_runs(texts: Ragged, source: Tokens, is_run: npt.NDArray[np.bool_]) -> Edited:
     """Keep only the first token of each run, where ``is_run`` (T,) is True; runs end with their text.
 
     ``source`` has an entry for each token, or none.

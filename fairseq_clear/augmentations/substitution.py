@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from fairseq_clear.augmentations.base import Symbols, round_randomly
+from fairseq_clear.augmentations.base import Edited, Symbols, round_randomly
 from fairseq_clear.augmentations.synonym_table import SynonymTable
 from fairseq_clear.seeding import Draws, Floats
 from fairseq_clear.spec import KnobValue
@@ -58,7 +58,7 @@ class Words:
         return self._table.find(self._tokens, self.starts)
 
 
-def substitute_words(texts: Ragged, draws: Draws, *, symbols: Symbols, ratio: float = 0.3) -> tuple[Ragged, Tokens]:
+def substitute_words(texts: Ragged, draws: Draws, *, symbols: Symbols, ratio: float = 0.3) -> Edited:
     """Replace a share ``ratio`` of the words by uniformly drawn alternatives.
 
     The ratio is a share of all words (punctuation counts, special symbols do not), but only words that have alternatives can
@@ -75,7 +75,7 @@ def substitute_words(texts: Ragged, draws: Draws, *, symbols: Symbols, ratio: fl
 
 def replace_words(
     texts: Ragged, words: Words, counts: Tokens, budgets: Tokens, draws: Draws, symbols: Symbols
-) -> tuple[Ragged, Tokens]:
+) -> Edited:
     """Replace up to ``counts`` (R,) words by one of their alternatives; a text grows by at most its budget (R,)."""
     table = symbols.table
     replaceable = np.flatnonzero(words.rows >= 0)
@@ -133,7 +133,7 @@ def _fitting(growth: Tokens, rows: Tokens, budgets: Tokens) -> npt.NDArray[np.bo
 
 def _splice(
     texts: Ragged, words: Words, chosen: Tokens, alternatives: Tokens, piece_counts: Tokens, table: SynonymTable
-) -> tuple[Ragged, Tokens]:
+) -> Edited:
     """Replace the words ``chosen`` (K,) by ``alternatives`` (K,), which have ``piece_counts`` (K,) pieces."""
     lengths = words.lengths.copy()  # (W,)
     lengths[chosen] = piece_counts
