@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 Tokens = npt.NDArray[np.int64]
 """Token ids, or positions of tokens: (n,) int64."""
+Bools = npt.NDArray[np.bool_]
 
 # Rows of more tokens than this, on average, are copied one by one: an index of their positions would cost more.
 LONG_ROW = 256

@@ -5,13 +5,12 @@ from collections.abc import Mapping
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from fairseq_clear.augmentations.base import Edited, Symbols, round_randomly
 from fairseq_clear.augmentations.synonym_table import SynonymTable
 from fairseq_clear.seeding import Draws, Floats
 from fairseq_clear.spec import KnobValue
-from fairseq_clear.tokens import Ragged, Tokens, ranges
+from fairseq_clear.tokens import Bools, Ragged, Tokens, ranges
 
 SIZE, PLACE, WORD = range(3)  # purposes of the draws
 
@@ -49,7 +48,7 @@ class Words:
         self.starts = np.flatnonzero(begins)
         self.lengths: Tokens = np.concatenate([self.starts[1:], [len(texts.tokens)]]) - self.starts
         self.text_of: Tokens = texts.rows[self.starts]
-        self.is_special: npt.NDArray[np.bool_] = is_special[self.starts]
+        self.is_special: Bools = is_special[self.starts]
         self.ordinary: Tokens = np.bincount(self.text_of[~self.is_special], minlength=len(texts))
 
     @cached_property
@@ -118,7 +117,7 @@ def count_words(before: Ragged, after: Ragged, source: Tokens, symbols: Symbols)
     return words.ordinary, np.bincount(words.text_of[is_replaced], minlength=len(before))
 
 
-def _fitting(growth: Tokens, rows: Tokens, budgets: Tokens) -> npt.NDArray[np.bool_]:
+def _fitting(growth: Tokens, rows: Tokens, budgets: Tokens) -> Bools:
     """Return which replacements (K,) to keep, so that no text grows by more than its budget (R,).
 
     If a text would, its first replacements that add tokens are dropped until it fits. Replacements are sorted by text.

@@ -22,7 +22,7 @@ from fairseq.data import Dictionary, MaskTokensDataset
 from fairseq_clear import patches
 from fairseq_clear.seeding import Draws
 from fairseq_clear.text.data_folders import load_tokenizer
-from fairseq_clear.tokens import Ragged, Tokens, ranges
+from fairseq_clear.tokens import Bools, Ragged, Tokens, ranges
 
 patches.apply()
 
@@ -179,7 +179,7 @@ class Masks:
         return cumulative / cumulative[-1]
 
     @cached_property
-    def _word_starts(self) -> npt.NDArray[np.bool_]:
+    def _word_starts(self) -> Bools:
         """(vocabulary,) where a token begins a word. (Stock masked_lm reads an attribute that is never set.)"""
         tokenizer = load_tokenizer(utils.split_paths(self.cfg.data)[0])
         starts = [

@@ -9,13 +9,12 @@ import logging
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.seeding import Draws
 from fairseq_clear.spec import Knob
 from fairseq_clear.text.documents import Documents, content_hashes
-from fairseq_clear.tokens import Ragged, Tokens, interleave
+from fairseq_clear.tokens import Bools, Ragged, Tokens, interleave
 from fairseq_clear.views.view_source import FRAME, Pairs, ViewSource
 
 logger = logging.getLogger(__name__)
@@ -43,9 +42,7 @@ class SentencePairs(ViewSource):
         UserError: no document has a pair.
     """
 
-    def __init__(
-        self, documents: Documents, pairs: npt.NDArray[np.int64], *, made_of: str, least: int, spec: str
-    ) -> None:
+    def __init__(self, documents: Documents, pairs: Tokens, *, made_of: str, least: int, spec: str) -> None:
         self.documents, self._ends = documents, np.cumsum(pairs)
         lone = int((pairs == 0).sum())
         logger.info(
@@ -191,9 +188,7 @@ class ClozeViews(SentencePairs):
         contexts = last - first - (0 if self.keep else end - begin)
         return end - begin, np.minimum(contexts, self.room)
 
-    def _trimmed(
-        self, begin: Tokens, end: Tokens, length: Tokens, is_kept: npt.NDArray[np.bool_]
-    ) -> tuple[Tokens, Tokens]:
+    def _trimmed(self, begin: Tokens, end: Tokens, length: Tokens, is_kept: Bools) -> tuple[Tokens, Tokens]:
         """Return begin and end of the used part of each context (0, length) around the sentence (begin, end)."""
         left, right = begin, length - end
         room = self.room - np.where(is_kept, end - begin, 0)
@@ -258,7 +253,7 @@ class TitleViews(ViewSource):
         return Pairs(texts, identity, document=numbers, spans=spans)
 
 
-def repeated_first_lines(documents: Documents, among: npt.NDArray[np.bool_], lengths: Tokens) -> npt.NDArray[np.bool_]:
+def repeated_first_lines(documents: Documents, among: Bools, lengths: Tokens) -> Bools:
     """Return which documents ``among`` (D,) share their first line, of ``lengths`` (D,), with another one: (D,) bool."""
     numbers, hashes = np.flatnonzero(among), [np.zeros(0, np.int64)]
     for begin in range(0, len(numbers), CHUNK_ITEMS):
