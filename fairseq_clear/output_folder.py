@@ -6,7 +6,7 @@ import signal
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -152,11 +152,9 @@ def signals_raise() -> Iterator[Callable[[], None]]:
         check()
 
 
-@contextmanager
-def _signals_wait() -> Iterator[None]:
+def _signals_wait() -> AbstractContextManager[None]:
     """Ignore signals during the last rename and the clean-up."""
-    with _handlers(signal.SIG_IGN, (*STOP_SIGNALS, signal.SIGINT)):
-        yield
+    return _handlers(signal.SIG_IGN, (*STOP_SIGNALS, signal.SIGINT))
 
 
 @contextmanager

@@ -216,9 +216,8 @@ class HfEncoder(FairseqEncoder):
     def sample(self) -> Tensor:
         """Return a text, (1, 4) ids."""
         known = self.dictionary
-        return torch.tensor(
-            [[known.bos(), known.nspecial, known.nspecial + 1, known.eos()]], device=self.columns.device
-        )
+        ids = [known.bos(), known.nspecial, known.nspecial + 1, known.eos()]
+        return torch.tensor([ids], device=self.columns.device)
 
     def save(self, folder: Path, *, with_head: bool) -> None:
         """Write the model, without the row of ``<del>``; see ``HfSource.save``.

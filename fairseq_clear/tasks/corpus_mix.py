@@ -71,10 +71,8 @@ def check_corpora(corpora: Sequence[Corpus]) -> None:
         check_vocabulary(folder)
         if differing := _differing_file(first, folder):
             flags = tokenizer_flags(first)
-            command = (
-                ["fairseq-clear prepare", *flags] if flags else ["fairseq-preprocess --srcdict", first / DICTIONARY]
-            )
-            again = f"prepare its text again with {' '.join(map(str, command))}"
+            words = ["fairseq-clear prepare", *flags] if flags else ["fairseq-preprocess --srcdict", first / DICTIONARY]
+            again = f"prepare its text again with {' '.join(map(str, words))}"
             raise UserError(f"--mix {folder}: its {differing} differs from the one in {first}; {again}")
 
 
