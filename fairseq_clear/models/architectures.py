@@ -4,6 +4,7 @@ The sizes are BERT's miniatures (Turc et al. 2019, arXiv:1908.08962; attention h
 """
 
 import argparse
+from functools import partial
 from typing import Any
 
 from fairseq.models import register_model_architecture
@@ -127,11 +128,8 @@ def set_defaults(args: Any, layers: int, width: int) -> None:
     forget_tpu(args)
 
 
-def register_architectures(model: str) -> None:
-    """Register ``model_SIZE`` for each of SIZES with fairseq, and ``model``, which has the size base."""
-    for name, size in {model: SIZES["base"], **{f"{model}_{name}": size for name, size in SIZES.items()}}.items():
-
-        def architecture(args: Any, size: tuple[int, int] = size) -> None:
-            set_defaults(args, *size)
-
-        register_model_architecture(model, name)(architecture)
+def register_architectures() -> None:
+    """Register ``clear_roberta_SIZE`` for each of SIZES with fairseq, and ``clear_roberta``, which has the size base."""
+    for name, (layers, width) in {"": SIZES["base"], **{f"_{name}": size for name, size in SIZES.items()}}.items():
+        register = register_model_architecture("clear_roberta", f"clear_roberta{name}")
+        register(partial(set_defaults, layers=layers, width=width))
