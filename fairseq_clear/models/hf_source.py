@@ -126,11 +126,9 @@ def build_source(described: str, settings: dict[str, Any]) -> HfSource:
         config = _configure(transformers.AutoConfig.for_model(kind, **values), settings, "--encoder-config")
         options = {"dtype": torch.float32, **_attention(settings)}
         head = transformers.AutoModelForMaskedLM.from_config(config, **options) if content["head"] else None
-        pooler = None
-        if content["pooler"] or head is None:
-            base = transformers.AutoModel.from_config(config, **options)
-            pooler = base.pooler if content["pooler"] else None
-        return _join(base if head is None else head.base_model, head, pooler)
+        needs_base = content["pooler"] or head is None
+        base: Any = transformers.AutoModel.from_config(config, **options) if needs_base else None
+        return _join(base, head, base.pooler if content["pooler"] else None)
 
 
 def _join(base: Any, head: Any, pooler: nn.Module | None, unused: Sequence[str] = ()) -> HfSource:
