@@ -78,13 +78,7 @@ class Parts:
     """
 
     def __init__(
-        self,
-        tokens: Tensor,
-        padding: int,
-        lengths: Sequence[int] | None = None,
-        size: int = 0,
-        *,
-        recompute: bool = True,
+        self, tokens: Tensor, padding: int, lengths: Sequence[int] | None, size: int = 0, *, recompute: bool = True
     ) -> None:
         self.tokens, self.recompute = tokens, recompute and size > 0
         self.order: Tensor | None = None

@@ -23,13 +23,7 @@ class ProjectionHead(nn.Module):
     """
 
     def __init__(
-        self,
-        input_dim: int,
-        hidden_dim: int,
-        output_dim: int,
-        layers: int,
-        activation: str = "relu",
-        activate_last: bool = False,
+        self, input_dim: int, hidden_dim: int, output_dim: int, layers: int, activation: str, activate_last: bool
     ) -> None:
         super().__init__()
         widths = [input_dim] + [hidden_dim] * (layers - 1) + [output_dim] * min(layers, 1)

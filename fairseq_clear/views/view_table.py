@@ -114,18 +114,14 @@ def find_view_source(spec: str) -> tuple[ViewSourceKind, Step]:
 
 
 def build_view_source(
-    spec: str,
-    sentences: Any,
-    *,
-    aligned: Callable[[str], TokenSource] | None = None,
-    settings: Mapping[str, Any] | None = None,
+    spec: str, sentences: Any, *, settings: Mapping[str, Any], aligned: Callable[[str], TokenSource] | None = None
 ) -> ViewSource:
     """Build the view source that a spec names.
 
     Args:
         sentences: a TokenSource, or Documents if the source needs documents.
-        aligned: function that returns the aligned texts with a given name, for a source with positional values.
         settings: settings of the task.
+        aligned: function that returns the aligned texts with a given name, for a source with positional values.
 
     Raises:
         UserError: there is no such source or knob, or the spec is a chain.
@@ -134,4 +130,4 @@ def build_view_source(
     knobs = check_knobs(step, kind.knobs, flag="--views", allow_values=bool(kind.values))
     if kind.values:
         return kind.build(sentences, aligned=aligned, names=step.values, **knobs)
-    return kind.build(sentences, **{name: (settings or {})[name] for name in kind.settings}, **knobs)
+    return kind.build(sentences, **{name: settings[name] for name in kind.settings}, **knobs)
