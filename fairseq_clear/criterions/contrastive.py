@@ -115,12 +115,8 @@ class ContrastiveCriterion(FairseqCriterion):
             function = at_dimensions(self.objective.function, self.dimensions)
             self.objective = replace(self.objective, function=function)
         self.masked_lm = MaskedLmLoss(cfg, task)
-        self.needs = Needs(
-            mlm=cfg.mlm_weight > 0,
-            views=cfg.contrastive_weight > 0,
-            joint_anchors=str(cfg.anchor_mlm) == "joint",
-            max_update=cfg.max_update,
-        )
+        is_joint = str(cfg.anchor_mlm) == "joint"
+        self.needs = Needs(cfg.mlm_weight > 0, cfg.contrastive_weight > 0, is_joint, max_update=cfg.max_update)
 
     @classmethod
     def check_run(cls, cfg: Any) -> None:
@@ -266,14 +262,8 @@ class ContrastiveCriterion(FairseqCriterion):
         total_queries, total_masked = all_reduce_sum(ours.double(), data_parallel_group()).unbind()
         # T / N. If no worker has a query, the sum is 0 and any finite factor is right.
         scale = 1.0 if masked_tokens is None else (total_masked / total_queries.clamp(min=1)).float()
-        log = {
-            "contrastive_loss": loss,
-            "queries": queries,
-            "without_negatives": (total_queries == 0).float(),
-            **statistics,
-            **views.counts,
-        }
-        return loss * scale, queries, log
+        log = {"contrastive_loss": loss, "queries": queries, "without_negatives": (total_queries == 0).float()}
+        return loss * scale, queries, {**log, **statistics, **views.counts}
 
     @staticmethod
     def reduce_metrics(logging_outputs: list[dict[str, Any]]) -> None:

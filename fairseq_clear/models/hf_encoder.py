@@ -44,12 +44,8 @@ class HfBackbone(nn.Module):
         """
         is_full = src_lengths is not None and bool((src_lengths == src_tokens.shape[1]).all())
         mask = None if is_full else src_tokens.ne(self.padding).long()
-        output = self.model(
-            input_ids=self.ids[src_tokens],
-            attention_mask=mask,
-            output_hidden_states=return_all_hiddens,
-            return_dict=True,
-        )
+        options = {"attention_mask": mask, "output_hidden_states": return_all_hiddens, "return_dict": True}
+        output = self.model(input_ids=self.ids[src_tokens], **options)
         last = output.last_hidden_state.transpose(0, 1)
         # The last of hidden_states is not normalised in some versions of ModernBERT.
         states = [*(state.transpose(0, 1) for state in output.hidden_states[:-1]), last] if return_all_hiddens else []

@@ -74,14 +74,10 @@ class TextModel(nn.Module):
         parse_pooling(args.pooling, args.encoder_layers)
         if args.pooling == "wk":
             raise UserError("--pooling wk: SBERT-WK is for inference; train with another pooling")
-        self.projection_head = ProjectionHead(
-            args.encoder_embed_dim,
-            args.projection_hidden_dim or args.encoder_embed_dim,
-            args.projection_dim or args.encoder_embed_dim,
-            args.projection_layers,
-            args.projection_activation,
-            args.projection_activate_last,
-        )
+        width = args.encoder_embed_dim
+        widths = width, args.projection_hidden_dim or width, args.projection_dim or width
+        activation = args.projection_activation, args.projection_activate_last
+        self.projection_head = ProjectionHead(*widths, args.projection_layers, *activation)
         self.projection_head.apply(init_bert_params)
         # A task of stock fairseq does not use it, so DistributedDataParallel would wait for its gradients; see ``complete``.
         self.projection_head.requires_grad_(False)
