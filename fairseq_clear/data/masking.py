@@ -9,7 +9,7 @@ same. ``separate`` leaves the views unmasked and adds masked copies of the ancho
 """
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -160,9 +160,8 @@ class Masks:
         words = torch.from_numpy(self._word_starts.astype(np.uint8)) if self.cfg.mask_whole_words else None
         options = {name: getattr(self.cfg, name) for name in SETTINGS} | {"mask_whole_words": words}
         options |= {"pad_idx": self.padding, "mask_idx": self.mask}
-        return [
-            MaskTokensDataset({}, self.dictionary, return_masked_tokens=targets, **options) for targets in (False, True)
-        ]
+        stock = partial(MaskTokensDataset, {}, self.dictionary, **options)
+        return [stock(return_masked_tokens=targets) for targets in (False, True)]
 
     @cached_property
     def _cumulative(self) -> npt.NDArray[np.float64]:

@@ -141,9 +141,8 @@ def _fit_hf_rows(loaded: Weights, own: Weights, prefix: str) -> None:
         and {len(value), len(loaded[prefix + key])} == {size, size + 1}
     }
     if by_token:
-        _fit_rows(
-            loaded, own, prefix, [*by_token], *((size + 1, size) if size in by_token.values() else (size, size + 1))
-        )
+        rows = (size + 1, size) if size in by_token.values() else (size, size + 1)  # wanted, found
+        _fit_rows(loaded, own, prefix, [*by_token], *rows)
 
 
 def _fit_rows(loaded: Weights, own: Weights, prefix: str, names: list[str], wanted: int, found: int) -> None:
