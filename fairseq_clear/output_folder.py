@@ -132,10 +132,8 @@ def _put_in_place(temporary: Path, dest: Path) -> None:
 def signals_raise() -> Iterator[Callable[[], None]]:
     """Turn the signals that end a process into SystemExit inside the block; does nothing outside the main thread.
 
-    Python ignores a SystemExit that is raised in a finalizer (``__del__``), so it is raised once more at the end of the block.
-
-    Yields:
-        A function that raises the SystemExit of a signal that was ignored in this way.
+    Python ignores a SystemExit that is raised in a finalizer (``__del__``), so it is raised once more at the end of the block,
+    and by the function that this yields.
     """
     received: list[int] = []
 

@@ -143,8 +143,7 @@ class Chain:
 def build_augmentation(spec: str, symbols: Symbols) -> Chain:
     """Build the augmentation that ``spec`` names, such as ``subs+del-span:ratio=0.1/del-word``; ``none`` is the identity.
 
-    Args:
-        symbols: ids of the special symbols, and the synonym table, if one is loaded already.
+    The ``symbols`` have the synonym table, if one is loaded already.
 
     Raises:
         UserError: a malformed spec, an unknown name or knob, or a value out of range. The message names what is valid.

@@ -95,8 +95,7 @@ class ClearSelfGuidedCriterion(InBatchCriterion):
 def parse_layers(text: str, blocks: int) -> list[int]:
     """Return the layers that ``--guide-layers`` names: ``all``, or numbers and ranges joined by commas.
 
-    Args:
-        blocks: number of blocks of the encoder; layer 0 is the embeddings.
+    Layer 0 is the embeddings; the encoder has ``blocks`` more.
 
     Raises:
         UserError: the text is malformed, or there is no such layer.

@@ -216,11 +216,7 @@ class HfEncoder(FairseqEncoder):
         return torch.tensor([ids], device=self.columns.device)
 
     def save(self, folder: Path, *, with_head: bool) -> None:
-        """Write the model, without the row of ``<del>``; see ``HfSource.save``.
-
-        Args:
-            with_head: also write the MLM head, if there is one. The pooler is written in both cases.
-        """
+        """Write the model, without the row of ``<del>`` and, unless ``with_head``, the MLM head; see ``HfSource.save``."""
         backbone = copy.deepcopy(self.backbone)
         base: Any = backbone.model
         head: Any = None

@@ -77,10 +77,7 @@ def transformers_for(what: object) -> Iterator[Any]:
 
 
 def read_source(folder: Path, settings: dict[str, Any]) -> HfSource:
-    """Load a local Hugging Face or sentence-transformers folder in float32, without running its code.
-
-    Args:
-        settings: see ``_configure``.
+    """Load a local Hugging Face or sentence-transformers folder in float32, without running its code (``_configure``).
 
     Raises:
         UserError: the folder is incomplete or damaged, needs code of its own, or holds no encoder.

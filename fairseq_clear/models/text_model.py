@@ -209,15 +209,12 @@ class TextModel(nn.Module):
             self.key_queue.clear()
 
     def embed(self, tokens: Tensor, pooling: str | None = None, skipped: int = 0) -> Tensor:
-        """Text vectors before the projection head, as inference uses them.
+        """Text vectors (B, encoder_embed_dim) before the projection head, as inference uses them.
 
         Args:
             tokens: (B, T), padded on the right.
             pooling: name of a pooling (default: the model's).
             skipped: number of first tokens of each text, of a prompt, that are not pooled.
-
-        Returns:
-            (B, encoder_embed_dim).
         """
         return self._pooled(trim_padding(tokens, self.padding_idx), pooling, skipped=skipped)
 

@@ -63,8 +63,7 @@ POOLINGS: dict[str, Pooling] = {
 def parse_pooling(name: str, layers: int | None = None, *, flag: str = "--pooling") -> Pooling:
     """Return the pooling of this name: one of POOLINGS, or ``layer:N`` for the mean over tokens at block N (0: embeddings).
 
-    Args:
-        layers: number of blocks of the encoder, to check N against; None if it is not known yet.
+    ``layers`` is the number of blocks of the encoder, to check N against; None if it is not known yet.
 
     Raises:
         UserError: no such pooling, or no such layer.

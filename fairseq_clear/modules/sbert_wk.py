@@ -11,7 +11,7 @@ WINDOW = 2  # neighbouring layers on each side
 
 
 def sbert_wk(layers: Sequence[Tensor], is_token: Tensor) -> Tensor:
-    """Compute sentence vectors (sections III-A and III-B of the paper), without training and parameters.
+    """Compute sentence vectors (B, D), sections III-A and III-B of the paper, without training and parameters.
 
     It is slow, because every token of every layer needs a QR decomposition.
 
@@ -24,9 +24,6 @@ def sbert_wk(layers: Sequence[Tensor], is_token: Tensor) -> Tensor:
     Args:
         layers: L + 1 hidden states (B, T, D), embeddings, then blocks; used from layer L / 3 on, as by the authors (4 of 12).
         is_token: (B, T) bool, False on padding; special tokens count, as in the other poolings.
-
-    Returns:
-        (B, D).
     """
     stack = torch.stack([layer.float() for layer in layers[len(layers) // 3 :]], dim=2)  # (B, T, K, D)
     tokens = stack[is_token]  # (N, K, D)

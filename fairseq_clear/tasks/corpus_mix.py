@@ -35,8 +35,7 @@ class Corpus(NamedTuple):
 def parse_mix(mix: str, data: str, batches: Any = "any") -> list[Corpus]:
     """Read ``--mix FOLDER:WEIGHT,FOLDER:WEIGHT``, and check ``--mix-batches`` (``batches``).
 
-    Returns:
-        The corpora, starting with ``data``, the data folder of the run; an empty list without ``--mix``.
+    The corpora start with ``data``, the data folder of the run; without ``--mix`` there are none.
 
     Raises:
         UserError: the flag is malformed, names fewer than two folders, repeats a folder, or omits ``data``.

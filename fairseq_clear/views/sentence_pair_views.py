@@ -207,9 +207,6 @@ class TitleViews(ViewSource):
     including ``<s>`` and ``</s>``, is cut off. The first line is no title if it is the only line, has more than ``longest``
     tokens, or begins several documents, as a heading does. Documents without a title are left out and counted.
 
-    Args:
-        documents: documents of the split, the title on the first line.
-
     Attributes:
         items: (items,) int64 indices of the documents that are used.
 
