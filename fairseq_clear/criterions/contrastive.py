@@ -191,7 +191,9 @@ class ContrastiveCriterion(FairseqCriterion):
         views = batch.views if self.needs.views else None
         # Before the encoder runs, because gathering the counts synchronises with the GPU.
         layouts = {} if views is None else self._layouts(views, batch.is_empty)
-        call = _ModelCall(model, self._model_inputs(views))
+        inputs = {} if views is None else self.view_inputs(views)
+        inputs |= {"with_distance": True} if self.cfg.regularizer_weight else {}
+        call = _ModelCall(model, inputs)
         found: dict[str, Any] = {"ntokens": batch.tokens, "nsentences": batch.sentences}
         loss: Any  # a Tensor at the end
         if self.needs.mlm:
@@ -215,10 +217,6 @@ class ContrastiveCriterion(FairseqCriterion):
             loss = loss + self.cfg.regularizer_weight * call.extra["distance"] * sample_size
             found |= {"distance": call.extra["distance"] * sample_size, "distance_rows": sample_size}
         return loss, sample_size, record_figures(found | {"loss": loss, "sample_size": sample_size}, loss.device)
-
-    def _model_inputs(self, views: Views | None) -> dict[str, Any]:
-        inputs: dict[str, Any] = {} if views is None else self.view_inputs(views)
-        return {**inputs, "with_distance": True} if self.cfg.regularizer_weight else inputs
 
     def _vectors(self, extra: dict[str, Any], views: Views) -> dict[str, Tensor]:
         """Select what ``contrast`` gets of the outputs of the model."""
