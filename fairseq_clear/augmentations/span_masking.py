@@ -21,10 +21,7 @@ from fairseq_clear.tokens import Ragged, Tokens, ranges
 
 
 def mask_span(texts: Ragged, draws: Draws, *, symbols: Symbols, length: int = 1) -> Edited:
-    """Replace ``length`` tokens in a row by one ``<mask>``; all positions are equally likely.
-
-    A text of at most ``length`` tokens stays as it is.
-    """
+    """Replace ``length`` tokens in a row, uniformly placed, by one ``<mask>``; a text of at most ``length`` tokens stays."""
     rows = np.flatnonzero(texts.lengths > length) if length else np.zeros(0, np.int64)
     starts = np.floor(draws.per_row(PLACE)[rows] * (texts.lengths[rows] - length + 1)).astype(np.int64)
     return _write_masks(texts, texts.offsets[rows] + starts, np.full(len(rows), length), symbols)

@@ -139,10 +139,7 @@ def _block_mask(query: Tensor, window: int, is_padding: Tensor | None) -> Tensor
 
 
 class MaskCache:
-    """The masks of the last batch, shared by the layers of an encoder.
-
-    They belong to one padding mask (the tensor object), and are freed with it.
-    """
+    """The masks of the last batch, for all layers of an encoder; they belong to its padding mask (the tensor object)."""
 
     def __init__(self) -> None:
         self._made: dict[Any, Tensor | None] = {}
