@@ -12,23 +12,13 @@ import numpy as np
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.seeding import Draws
-from fairseq_clear.spec import Knob
 from fairseq_clear.text.documents import Documents, content_hashes
 from fairseq_clear.tokens import Bools, Ragged, Tokens, interleave
 from fairseq_clear.views.view_source import FRAME, Pairs, ViewSource
 
 logger = logging.getLogger(__name__)
 
-LONGEST_CONTEXT = 10_000  # sentences on each side
 CHUNK_ITEMS = 1 << 16
-
-NEIGHBOR_KNOBS = {"sentences": Knob(1, int, 1, help="number of sentences in a span")}
-CLOZE_KNOBS = {
-    "before": Knob(2, int, 0, LONGEST_CONTEXT, help="number of context sentences before the sentence"),
-    "after": Knob(4, int, 0, LONGEST_CONTEXT, help="number of context sentences after the sentence"),
-    "keep": Knob(0.1, float, 0, 1, help="probability that the sentence is left in its context"),
-}
-TITLE_KNOBS = {"longest": Knob(40, int, 1, help="maximum number of tokens in a title; a longer first line is no title")}
 
 
 class SentencePairs(ViewSource):

@@ -12,14 +12,7 @@ from fairseq_clear.spec import Knob, Step, check_knobs, check_name, parse_spec
 from fairseq_clear.text.documents import content_hashes
 from fairseq_clear.tokens import Tokens
 from fairseq_clear.views.paraphrase_views import Paraphrases
-from fairseq_clear.views.sentence_pair_views import (
-    CLOZE_KNOBS,
-    NEIGHBOR_KNOBS,
-    TITLE_KNOBS,
-    ClozeViews,
-    NeighborViews,
-    TitleViews,
-)
+from fairseq_clear.views.sentence_pair_views import ClozeViews, NeighborViews, TitleViews
 from fairseq_clear.views.span_views import SPAN_KNOBS, SpanViews
 from fairseq_clear.views.view_source import Pairs, TokenSource, ViewSource
 
@@ -70,21 +63,25 @@ VIEWS: dict[str, ViewSourceKind] = {
     ),
     "titles": ViewSourceKind(
         TitleViews,
-        TITLE_KNOBS,
+        {"longest": Knob(40, int, 1, help="maximum number of tokens in a title; a longer first line is no title")},
         "the title (first line) of a document and the text below it",
         needs_documents=True,
         settings=("tokens_per_sample",),
     ),
     "neighbor": ViewSourceKind(
         NeighborViews,
-        NEIGHBOR_KNOBS,
+        {"sentences": Knob(1, int, 1, help="number of sentences in a span")},
         "adjacent sentences of a document, or adjacent spans of n sentences (Investigating Views)",
         needs_documents=True,
         settings=("tokens_per_sample",),
     ),
     "cloze": ViewSourceKind(
         ClozeViews,
-        CLOZE_KNOBS,
+        {
+            "before": Knob(2, int, 0, 10_000, help="number of context sentences before the sentence"),
+            "after": Knob(4, int, 0, 10_000, help="number of context sentences after the sentence"),
+            "keep": Knob(0.1, float, 0, 1, help="probability that the sentence is left in its context"),
+        },
         "a sentence of a document and the context around it (inverse cloze task, Lee et al. 2019)",
         needs_documents=True,
         settings=("tokens_per_sample",),
