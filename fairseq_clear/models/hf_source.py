@@ -145,7 +145,6 @@ def _configure(config: Any, settings: dict[str, Any], what: object) -> Any:
     """Check a configuration, and set the dropout that the user gave, and the ids of special tokens.
 
     Args:
-        config: of transformers.
         settings: ``dropout`` and ``attention_dropout``, None to keep the configuration's; ``attn_implementation``; ``ids``, a
             table from names such as ``pad_token_id`` to ids, for a configuration without weights.
     """

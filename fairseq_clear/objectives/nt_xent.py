@@ -40,7 +40,7 @@ def info_nce(
     """Sum over queries of -log exp(q k+ / tau) / (exp(q k+ / tau) + sum_i exp(q k_i / tau)).
 
     CERT (Fang et al. 2020, arXiv:2005.12766), eq. 2; He et al. 2019 (arXiv:1911.05722), eq. 1. The positive is one of the
-    candidates. A query without any candidate in the queue has loss 0 and is not counted.
+    candidates. A query without any candidate in the queue has loss 0 and is not counted. The results are as of ``nt_xent``.
 
     Args:
         queries: (Q, D), of any length and floating dtype; normalised here, in float32, as in the paper.
@@ -49,9 +49,6 @@ def info_nce(
         temperature: tau > 0.
         excluded: keys of the queue that are not candidates (never written, or from the query's own text): rules, or a (Q, K)
             bool matrix.
-
-    Returns:
-        The summed loss in nats, the number of queries counted, and sums for logging, as ``nt_xent`` returns.
     """
     queries = unit_vectors(queries)
     positive = (queries * unit_vectors(positives)).sum(dim=1, keepdim=True)  # (Q, 1)
