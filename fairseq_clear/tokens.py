@@ -108,15 +108,10 @@ class Ragged:
 
     def inserted(self, parts: Sequence[Tokens], which: Tokens) -> "Ragged":
         """Put one of ``parts``, number ``which`` (R,), behind the first token of each row; no row is empty."""
-        sizes = np.array([len(part) for part in parts])[which]
-        found = Ragged.of_lengths(np.empty(len(self.tokens) + int(sizes.sum()), np.int64), self.lengths + sizes)
-        found.tokens[found.offsets[:-1]] = self.tokens[self.offsets[:-1]]
-        pieces = Ragged.of(parts)
-        new = ranges(found.offsets[:-1] + 1, sizes)
-        found.tokens[new] = pieces.tokens[ranges(pieces.offsets[which], sizes)]
-        rest = self.lengths - 1
-        found.tokens[ranges(found.offsets[:-1] + 1 + sizes, rest)] = self.tokens[ranges(self.offsets[:-1] + 1, rest)]
-        return found
+        heads = Ragged.copied(self.tokens, self.offsets[:-1], np.ones_like(self.lengths))
+        rest = Ragged.copied(self.tokens, self.offsets[:-1] + 1, self.lengths - 1)
+        joined = interleave([heads, Ragged.of(parts).select(which), rest])
+        return Ragged.of_lengths(joined.tokens, joined.lengths.reshape(-1, 3).sum(axis=1))
 
     def padded(self, padding: int) -> Tokens:
         """Pad the rows on the right to one (R, longest) array."""
