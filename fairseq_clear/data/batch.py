@@ -180,9 +180,8 @@ def _collate_views(examples: Examples, padding: int) -> dict[str, Any]:
     tokens = views.padded(padding)[order]
     target = {}
     if examples.anchor_target is not None:
-        padded = np.full((len(rows), tokens.shape[1]), padding, np.int64)
         own = examples.anchor_target.padded(padding)
-        padded[:, : own.shape[1]] = own
+        padded = np.pad(own, ((0, 0), (0, tokens.shape[1] - own.shape[1])), constant_values=padding)
         target = {"target": torch.from_numpy(padded)}
     return {
         "tokens": torch.from_numpy(tokens),
