@@ -155,11 +155,10 @@ class HfTokenizer:
         self.path = str(tokenizer_json)
         content = _read_bytes(self.path, HF_PART).decode(errors="replace")
         self.special = read_special_tokens([Path(path) for path in special_tokens])
+        tokenizers = import_library("tokenizers")
         try:
             self.content = split_names(content, self.special)
-            self._tokenizer: Any = import_library("tokenizers").Tokenizer.from_str(self.content)
-        except UserError:
-            raise
+            self._tokenizer: Any = tokenizers.Tokenizer.from_str(self.content)
         except Exception as error:  # tokenizers raises bare Exception
             raise UserError(f"{self.path}: not a tokenizer.json ({error})") from None
         # Tokenizer files of sentence-transformers truncate or pad every text to 128 tokens.
