@@ -69,7 +69,7 @@ def agree_on_counts(count: int, device: torch.device, group: Any = None) -> Layo
 
 
 def all_gather_rows(rows: Tensor, layout: Layout) -> Tensor:
-    """Concatenate the rows of all workers in the order of their ranks.
+    """Concatenate the rows of all workers in the order of their ranks: (n_0 + n_1 + ..., ...); of one worker, ``rows`` itself.
 
     The backward pass sums the gradients that all workers computed for the rows of this worker. If the gather were
     detached, the update would have a wrong direction; if only the local slice were re-inserted, a wrong scale. Workers may
@@ -79,9 +79,6 @@ def all_gather_rows(rows: Tensor, layout: Layout) -> Tensor:
         rows: (n, ...) on this worker, where n is its count in ``layout``. Trailing dimensions and dtype are the same on all
             workers.
         layout: row counts of all workers, from ``agree_on_counts``.
-
-    Returns:
-        The (n_0 + n_1 + ..., ...) rows of all workers. With one worker, ``rows`` itself.
     """
     if len(layout.counts) == 1:
         return rows

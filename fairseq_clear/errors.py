@@ -18,9 +18,8 @@ class UserError(ValueError):
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(
-            " ".join(line.strip() for line in message.splitlines())
-        )  # it may quote another library's lines
+        # it may quote another library's lines
+        super().__init__(" ".join(line.strip() for line in message.splitlines()))
 
 
 def exit_on_user_error(method: Callable[P, R]) -> Callable[P, R]:

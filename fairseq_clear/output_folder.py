@@ -6,7 +6,7 @@ import signal
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -132,10 +132,8 @@ def _put_in_place(temporary: Path, dest: Path) -> None:
 def signals_raise() -> Iterator[Callable[[], None]]:
     """Turn the signals that end a process into SystemExit inside the block; does nothing outside the main thread.
 
-    Python ignores a SystemExit that is raised in a finalizer (``__del__``), so it is raised once more at the end of the block.
-
-    Yields:
-        A function that raises the SystemExit of a signal that was ignored in this way.
+    Python ignores a SystemExit that is raised in a finalizer (``__del__``), so it is raised once more at the end of the block,
+    and by the function that this yields.
     """
     received: list[int] = []
 
@@ -152,11 +150,9 @@ def signals_raise() -> Iterator[Callable[[], None]]:
         check()
 
 
-@contextmanager
-def _signals_wait() -> Iterator[None]:
+def _signals_wait() -> AbstractContextManager[None]:
     """Ignore signals during the last rename and the clean-up."""
-    with _handlers(signal.SIG_IGN, (*STOP_SIGNALS, signal.SIGINT)):
-        yield
+    return _handlers(signal.SIG_IGN, (*STOP_SIGNALS, signal.SIGINT))
 
 
 @contextmanager

@@ -227,7 +227,7 @@ class Recipe:
             return 0
         rows = sum(self.criterion.gathered_rows(Batch.of(self.collate(self._items)).views).values())
         if self.criterion.key_encoder == "frozen":  # and the vectors of the frozen encoder
-            rows *= 1 + (len(self.model.frozen_encoder.layers) if self.criterion.takes_every_layer else 1)
+            rows *= 1 + (len(self.model.frozen_encoder.layers) if self.criterion.objective.every_layer else 1)
         return round(rows * batch / self.items)
 
 

@@ -33,10 +33,7 @@ os.register_at_fork(after_in_child=_leave_locks_to_parent)
 
 
 def lock(path: Path, *, wait: bool = False) -> int:
-    """Lock a file, which is made if it is missing, or a folder, until ``unlock`` or the end of this process.
-
-    Returns:
-        The file descriptor that holds the lock.
+    """Lock a file, which is made if it is missing, or a folder, until ``unlock`` of the result or the end of this process.
 
     Raises:
         BlockingIOError: another process holds the lock; with ``wait``, the call waits for it instead.
@@ -71,8 +68,7 @@ def holds(path: Path) -> bool:
 def locked(path: Path, message: str) -> Iterator[bool]:
     """Hold the lock of a file or folder inside the block; UserError with the message if another process holds it.
 
-    Yields:
-        Whether it is locked; False on a file system without locks.
+    Yields whether it is locked: False on a file system without locks.
     """
     file = None
     try:

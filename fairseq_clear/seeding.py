@@ -116,10 +116,7 @@ class Draws:
         return rows[taken], chosen[taken], slots[taken]
 
     def choose_few(self, purpose: int, counts: Tokens, sizes: Tokens, most: int) -> tuple[Tokens, Tokens, Tokens]:
-        """As ``choose``, for counts of at most ``most``; the time does not depend on the sizes.
-
-        Slot after slot is drawn from the slots that are left.
-        """
+        """As ``choose``, for counts of at most ``most``, slot after slot; the time does not depend on the sizes."""
         rows, drawn = np.arange(len(counts)), np.zeros((most, len(counts)), np.int64)
         for number in range(most):
             u = self.uniform(purpose, rows, np.full_like(rows, number))

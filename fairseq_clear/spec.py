@@ -92,9 +92,10 @@ class Knob:
 
 def parse_spec(text: str, *, flag: str = "spec") -> tuple[tuple[Step, ...], ...]:
     """Parse a spec into alternative chains of steps; ``"none"`` and ``""`` are one empty chain. UserError if malformed."""
-    if not text.strip():
-        return ((),)
-    return tuple(_parse_chain(chain.strip(), f"{flag} {text!r}") for chain in text.split("/"))
+    where, chains = f"{flag} {text!r}", [chain.strip() for chain in (text.strip() or "none").split("/")]
+    return tuple(
+        tuple(_parse_step(step.strip(), where) for step in chain.split("+") if chain != "none") for chain in chains
+    )
 
 
 def setting_names(text: str) -> set[str]:
@@ -141,12 +142,6 @@ def check_knobs(
         except ValueError:
             raise UserError(f"{flag}: {step.name}:{name}={text} is not {knobs[name].accepts}; {takes}") from None
     return checked
-
-
-def _parse_chain(text: str, where: str) -> tuple[Step, ...]:
-    if text == "none":
-        return ()
-    return tuple(_parse_step(step.strip(), where) for step in text.split("+"))
 
 
 def _parse_step(text: str, where: str) -> Step:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 Tokens = npt.NDArray[np.int64]
 """Token ids, or positions of tokens: (n,) int64."""
+Bools = npt.NDArray[np.bool_]
 
 # Rows of more tokens than this, on average, are copied one by one: an index of their positions would cost more.
 LONG_ROW = 256
@@ -48,6 +49,29 @@ class Ragged:
         np.cumsum(lengths, out=offsets[1:])
         return cls(tokens, offsets)
 
+    @classmethod
+    def copied(
+        cls, tokens: npt.NDArray[Any], starts: Tokens, lengths: Tokens, *, first: Any = None, last: Any = None
+    ) -> "Ragged":
+        """Copy to each row the part of ``tokens`` at ``starts`` (R,), of ``lengths`` (R,).
+
+        ``first`` is put before each row and ``last`` after it, if given: one token for all rows, or one for each row (R,).
+        """
+        before = int(first is not None)
+        sizes = lengths + (before + (last is not None))
+        found = cls.of_lengths(np.empty(int(sizes.sum()), np.int64), sizes)
+        there = found.offsets[:-1] + before
+        if int(lengths.sum()) <= LONG_ROW * len(lengths):
+            found.tokens[ranges(there, lengths)] = tokens[ranges(starts, lengths)]
+        else:
+            for place, start, length in zip(there.tolist(), starts.tolist(), lengths.tolist(), strict=True):
+                found.tokens[place : place + length] = tokens[start : start + length]
+        if first is not None:
+            found.tokens[found.offsets[:-1]] = first
+        if last is not None:
+            found.tokens[found.offsets[1:] - 1] = last
+        return found
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
@@ -66,41 +90,28 @@ class Ragged:
 
     def select(self, rows: Tokens) -> "Ragged":
         """Copy these rows, in this order; a row may be given several times."""
-        return self._copy(self.offsets[rows], self.lengths[rows])
+        return Ragged.copied(self.tokens, self.offsets[rows], self.lengths[rows])
 
     def cut(self, most: int | Tokens) -> "Ragged":
         """Cut each row to ``most`` tokens, one number or one for each row (R,), keeping its last one."""
         if (self.lengths <= most).all():
             return self
         lengths = np.minimum(self.lengths, most)
-        found = self._copy(self.offsets[:-1], lengths)
+        found = Ragged.copied(self.tokens, self.offsets[:-1], lengths)
         full = lengths > 0
         found.tokens[found.offsets[1:][full] - 1] = self.tokens[self.offsets[1:][full] - 1]
         return found
 
-    def _copy(self, starts: Tokens, lengths: Tokens) -> "Ragged":
-        copied = Ragged.of_lengths(np.empty(int(lengths.sum()), np.int64), lengths)
-        copied.write(0, self.tokens, starts, lengths)
-        return copied
-
     def framed(self, first: int, last: int) -> "Ragged":
         """Put ``first`` before each row and ``last`` after it."""
-        found = Ragged.of_lengths(np.empty(len(self.tokens) + 2 * len(self), np.int64), self.lengths + 2)
-        found.tokens[found.offsets[:-1]], found.tokens[found.offsets[1:] - 1] = first, last
-        found.write(1, self.tokens, self.offsets[:-1], self.lengths)
-        return found
+        return Ragged.copied(self.tokens, self.offsets[:-1], self.lengths, first=first, last=last)
 
     def inserted(self, parts: Sequence[Tokens], which: Tokens) -> "Ragged":
         """Put one of ``parts``, number ``which`` (R,), behind the first token of each row; no row is empty."""
-        sizes = np.array([len(part) for part in parts])[which]
-        found = Ragged.of_lengths(np.empty(len(self.tokens) + int(sizes.sum()), np.int64), self.lengths + sizes)
-        found.tokens[found.offsets[:-1]] = self.tokens[self.offsets[:-1]]
-        pieces = Ragged.of(parts)
-        new = ranges(found.offsets[:-1] + 1, sizes)
-        found.tokens[new] = pieces.tokens[ranges(pieces.offsets[which], sizes)]
-        rest = self.lengths - 1
-        found.tokens[ranges(found.offsets[:-1] + 1 + sizes, rest)] = self.tokens[ranges(self.offsets[:-1] + 1, rest)]
-        return found
+        heads = Ragged.copied(self.tokens, self.offsets[:-1], np.ones_like(self.lengths))
+        rest = Ragged.copied(self.tokens, self.offsets[:-1] + 1, self.lengths - 1)
+        joined = interleave([heads, Ragged.of(parts).select(which), rest])
+        return Ragged.of_lengths(joined.tokens, joined.lengths.reshape(-1, 3).sum(axis=1))
 
     def padded(self, padding: int) -> Tokens:
         """Pad the rows on the right to one (R, longest) array."""
@@ -112,15 +123,6 @@ class Ragged:
             return out
         out[np.arange(width) < lengths[:, None]] = self.tokens  # faster than an index of all positions
         return out
-
-    def write(self, first: int, tokens: npt.NDArray[Any], starts: npt.NDArray[Any], lengths: npt.NDArray[Any]) -> None:
-        """Write into each row, from position ``first`` on, the part of ``tokens`` at ``starts`` (R,), of ``lengths`` (R,)."""
-        there = self.offsets[:-1] + first
-        if int(lengths.sum()) <= LONG_ROW * len(lengths):
-            self.tokens[ranges(there, lengths)] = tokens[ranges(starts, lengths)]
-            return
-        for place, start, length in zip(there.tolist(), starts.tolist(), lengths.tolist(), strict=True):
-            self.tokens[place : place + length] = tokens[start : start + length]
 
 
 def place_rows(size: int, parts: Sequence[tuple[Tokens, Ragged]]) -> Ragged:

@@ -19,10 +19,7 @@ def _ratio(default: float, of: str) -> Knob:
 
 AUGMENTATIONS: dict[str, Augmentation] = {
     "del-word": Augmentation(
-        delete_words,
-        "Replaces a share of the tokens by <del>.",
-        _CLEAR,
-        {"ratio": _ratio(0.7, "the tokens to delete")},
+        delete_words, "Replaces a share of the tokens by <del>.", _CLEAR, {"ratio": _ratio(0.7, "the tokens to delete")}
     ),
     "del-span": Augmentation(
         delete_spans,

@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fairseq_clear.augmentations.synonym_table import SynonymTable
 from fairseq_clear.seeding import Draws, Floats, rng_for
 from fairseq_clear.spec import Knob, KnobValue
-from fairseq_clear.tokens import Ragged, Tokens, place_rows, ranges
+from fairseq_clear.tokens import Bools, Ragged, Tokens, place_rows, ranges
+
+Edited = tuple[Ragged, Tokens]
+"""Views of a batch, and the position in the texts that each of their tokens comes from; -1 where it is new."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Symbols:
         return self.synonyms
 
     @functools.cached_property
-    def are_special(self) -> npt.NDArray[np.bool_]:
+    def are_special(self) -> Bools:
         """(vocabulary of the table + 1,) whether an id is a word of its own; the last entry is for ids beyond."""
         size = len(self.table.is_word_start)
         special = np.zeros(size + 1, np.bool_)
@@ -47,7 +49,7 @@ class Symbols:
         return special
 
     @functools.cached_property
-    def begin_words(self) -> npt.NDArray[np.bool_]:
+    def begin_words(self) -> Bools:
         """(vocabulary of the table + 1,) whether a word begins at an id, whatever is before it."""
         return np.append(self.table.is_word_start, True) | self.are_special
 
@@ -71,7 +73,7 @@ class Augmentation:
         writes_deleted: whether views may hold ``<del>``, for which the encoder then has a row.
     """
 
-    function: Callable[..., tuple[Ragged, Tokens]]
+    function: Callable[..., Edited]
     summary: str
     paper: str
     knobs: Mapping[str, Knob] = field(default_factory=dict)
@@ -89,7 +91,7 @@ def round_randomly(expected: Floats, draws: Floats) -> Tokens:
     return np.floor(expected + draws).astype(np.int64)
 
 
-def per_text(function: Callable[..., tuple[Tokens, Tokens]]) -> Callable[..., tuple[Ragged, Tokens]]:
+def per_text(function: Callable[..., tuple[Tokens, Tokens]]) -> Callable[..., Edited]:
     """Adapt ``f(tokens, rng, *, symbols, **knobs) -> (view, source)``, which takes one text, to a batch.
 
     ``tokens`` is (n,) int64 with n >= 1, ``view`` and ``source`` are (m,) with m >= 1; ``source`` counts from the beginning of
@@ -97,7 +99,7 @@ def per_text(function: Callable[..., tuple[Tokens, Tokens]]) -> Callable[..., tu
     """
 
     @functools.wraps(function)
-    def apply(texts: Ragged, draws: Draws, **settings: Any) -> tuple[Ragged, Tokens]:
+    def apply(texts: Ragged, draws: Draws, **settings: Any) -> Edited:
         views, sources = [np.zeros(0, np.int64)] * len(texts), [np.zeros(0, np.int64)]
         for row in np.flatnonzero(texts.lengths).tolist():
             views[row], source = function(texts[row], rng_for(int(draws.key[row])), **settings)
@@ -134,7 +136,7 @@ def apply_by_row(
     return [views, source, *counts]
 
 
-def collapse_runs(texts: Ragged, source: Tokens, is_run: npt.NDArray[np.bool_]) -> tuple[Ragged, Tokens]:
+def collapse_runs(texts: Ragged, source: Tokens, is_run: Bools) -> Edited:
     """Keep only the first token of each run, where ``is_run`` (T,) is True; runs end with their text.
 
     ``source`` has an entry for each token, or none.

@@ -75,9 +75,7 @@ class Chain:
         A leading ``<s>`` and a final ``</s>`` stay in place. The tokens between them are augmented; at least one is left,
         possibly a ``<del>``, unless there were none. Each run of ``<del>`` becomes a single ``<del>``.
 
-        Args:
-            draws: with a row for each text.
-            traced: whether the result has a ``source``, which takes as long as the view; else it is empty.
+        ``draws`` have a row for each text. Only if ``traced``, the result has a ``source``, which takes as long as the view.
         """
         if self.is_identity:
             return unchanged(texts)
@@ -143,8 +141,7 @@ class Chain:
 def build_augmentation(spec: str, symbols: Symbols) -> Chain:
     """Build the augmentation that ``spec`` names, such as ``subs+del-span:ratio=0.1/del-word``; ``none`` is the identity.
 
-    Args:
-        symbols: ids of the special symbols, and the synonym table, if one is loaded already.
+    The ``symbols`` have the synonym table, if one is loaded already.
 
     Raises:
         UserError: a malformed spec, an unknown name or knob, or a value out of range. The message names what is valid.

@@ -6,14 +6,14 @@ of the chain. A later reorder step therefore measures its spans as shares of the
 
 import numpy as np
 
-from fairseq_clear.augmentations.base import Symbols, round_randomly
+from fairseq_clear.augmentations.base import Edited, Symbols, round_randomly
 from fairseq_clear.seeding import Draws, Floats
 from fairseq_clear.tokens import Ragged, Tokens, ranges
 
 SIZE, PLACE = range(2)  # purposes of the draws
 
 
-def delete_words(texts: Ragged, draws: Draws, *, symbols: Symbols, ratio: float = 0.7) -> tuple[Ragged, Tokens]:
+def delete_words(texts: Ragged, draws: Draws, *, symbols: Symbols, ratio: float = 0.7) -> Edited:
     """Replace a share ``ratio`` of the tokens, drawn without replacement, by ``<del>``.
 
     CLEAR deletes tokens, not whole words, under this name.
@@ -23,9 +23,7 @@ def delete_words(texts: Ragged, draws: Draws, *, symbols: Symbols, ratio: float 
     return _delete(texts, texts.offsets[rows] + slots, symbols)
 
 
-def delete_spans(
-    texts: Ragged, draws: Draws, *, symbols: Symbols, spans: int = 5, ratio: float = 0.05
-) -> tuple[Ragged, Tokens]:
+def delete_spans(texts: Ragged, draws: Draws, *, symbols: Symbols, spans: int = 5, ratio: float = 0.05) -> Edited:
     """Replace ``spans`` disjoint spans, each a share ``ratio`` of the text, by ``<del>``.
 
     Texts too short for all spans get fewer (see ``span_shape``).
@@ -35,16 +33,14 @@ def delete_spans(
     return _delete(texts, ranges(texts.offsets[rows] + starts, span_lengths[rows]), symbols)
 
 
-def _delete(texts: Ragged, positions: Tokens, symbols: Symbols) -> tuple[Ragged, Tokens]:
+def _delete(texts: Ragged, positions: Tokens, symbols: Symbols) -> Edited:
     deleted, source = texts.tokens.copy(), np.arange(len(texts.tokens))
     deleted[positions] = symbols.delete
     source[positions] = -1
     return Ragged(deleted, texts.offsets), source
 
 
-def reorder_spans(
-    texts: Ragged, draws: Draws, *, symbols: Symbols, pairs: int = 5, ratio: float = 0.05
-) -> tuple[Ragged, Tokens]:
+def reorder_spans(texts: Ragged, draws: Draws, *, symbols: Symbols, pairs: int = 5, ratio: float = 0.05) -> Edited:
     """Draw 2 * ``pairs`` disjoint spans, each a share ``ratio`` of the text, pair them at random and swap each pair.
 
     Texts too short for all pairs get fewer (see ``span_shape``).

@@ -10,9 +10,8 @@ from functools import partial
 
 import numpy as np
 
-from fairseq_clear.augmentations.base import Symbols, apply_by_row, compose, round_randomly
-from fairseq_clear.augmentations.substitution import PLACE, SIZE, WORD, draw_alternatives, replace_words
-from fairseq_clear.augmentations.words import Words
+from fairseq_clear.augmentations.base import Edited, Symbols, apply_by_row, compose, round_randomly
+from fairseq_clear.augmentations.substitution import PLACE, SIZE, WORD, Words, draw_alternatives, replace_words
 from fairseq_clear.seeding import Draws
 from fairseq_clear.spec import KnobValue
 from fairseq_clear.tokens import Ragged, Tokens, ranges
@@ -25,14 +24,8 @@ BETWEEN, CHOICE = range(WORD + 1, WORD + 3)  # further purposes of the draws
 
 
 def apply_eda(
-    texts: Ragged,
-    draws: Draws,
-    *,
-    symbols: Symbols,
-    alpha: float = 0.1,
-    ops: str = "sr-ri-rs-rd",
-    draw: str = "one",
-) -> tuple[Ragged, Tokens]:
+    texts: Ragged, draws: Draws, *, symbols: Symbols, alpha: float = 0.1, ops: str = "sr-ri-rs-rd", draw: str = "one"
+) -> Edited:
     """Apply synonym replacement, random insertion, random swap or random deletion.
 
     CERT: "EDA randomly chooses and performs one of the following operations" for each sentence; ``draw=all`` performs
@@ -74,14 +67,14 @@ def draws_synonyms(knobs: Mapping[str, KnobValue]) -> bool:
     return not DRAWING.isdisjoint(str(knobs["ops"]).split("-"))
 
 
-def _replace(texts: Ragged, draws: Draws, symbols: Symbols, alpha: float) -> tuple[Ragged, Tokens]:
+def _replace(texts: Ragged, draws: Draws, symbols: Symbols, alpha: float) -> Edited:
     """Synonym replacement: replace random words by one of their synonyms."""
     words = Words.of(texts, symbols)
     counts = _counts(alpha, words.ordinary, draws)
     return replace_words(texts, words, counts, _budgets(texts.lengths, alpha), draws, symbols)
 
 
-def _insert(texts: Ragged, draws: Draws, symbols: Symbols, alpha: float) -> tuple[Ragged, Tokens]:
+def _insert(texts: Ragged, draws: Draws, symbols: Symbols, alpha: float) -> Edited:
     """Random insertion: insert synonyms of random words of the text at random places between words, or at an end.
 
     Insertions from the first that would exceed the budget are skipped.
@@ -115,7 +108,7 @@ def _insert(texts: Ragged, draws: Draws, symbols: Symbols, alpha: float) -> tupl
     return Ragged.of_lengths(tokens, texts.lengths + growth), source
 
 
-def _swap(texts: Ragged, draws: Draws, symbols: Symbols, alpha: float) -> tuple[Ragged, Tokens]:
+def _swap(texts: Ragged, draws: Draws, symbols: Symbols, alpha: float) -> Edited:
     """Random swap: swap two random words, several times."""
     words = Words.of(texts, symbols)
     ordinary, sizes = np.flatnonzero(~words.is_special), words.ordinary
@@ -134,7 +127,7 @@ def _swap(texts: Ragged, draws: Draws, symbols: Symbols, alpha: float) -> tuple[
     return Ragged(texts.tokens[source], texts.offsets), source
 
 
-def _delete(texts: Ragged, draws: Draws, symbols: Symbols, alpha: float) -> tuple[Ragged, Tokens]:
+def _delete(texts: Ragged, draws: Draws, symbols: Symbols, alpha: float) -> Edited:
     """Random deletion: remove each word with probability alpha. If none would be left, keep one, drawn uniformly."""
     words = Words.of(texts, symbols)
     first = np.searchsorted(words.text_of, words.text_of)  # the first word of each one's text
@@ -165,7 +158,7 @@ def _budgets(lengths: Tokens | int, alpha: float) -> Tokens:
     return np.maximum(LEAST_GROWTH, np.ceil(alpha * lengths)).astype(np.int64)
 
 
-OPERATIONS: dict[str, Callable[..., tuple[Ragged, Tokens]]] = {
+OPERATIONS: dict[str, Callable[..., Edited]] = {
     "sr": _replace,
     "ri": _insert,
     "rs": _swap,

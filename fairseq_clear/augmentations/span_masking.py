@@ -14,25 +14,20 @@ symbol is the pretrained encoder's own ``<mask>``, as printed, not CLEAR's ``<de
 
 import numpy as np
 
-from fairseq_clear.augmentations.base import Symbols, collapse_runs, round_randomly
+from fairseq_clear.augmentations.base import Edited, Symbols, collapse_runs, round_randomly
 from fairseq_clear.augmentations.clear_edits import PLACE, SIZE
 from fairseq_clear.seeding import Draws
 from fairseq_clear.tokens import Ragged, Tokens, ranges
 
 
-def mask_span(texts: Ragged, draws: Draws, *, symbols: Symbols, length: int = 1) -> tuple[Ragged, Tokens]:
-    """Replace ``length`` tokens in a row by one ``<mask>``; all positions are equally likely.
-
-    A text of at most ``length`` tokens stays as it is.
-    """
+def mask_span(texts: Ragged, draws: Draws, *, symbols: Symbols, length: int = 1) -> Edited:
+    """Replace ``length`` tokens in a row, uniformly placed, by one ``<mask>``; a text of at most ``length`` tokens stays."""
     rows = np.flatnonzero(texts.lengths > length) if length else np.zeros(0, np.int64)
     starts = np.floor(draws.per_row(PLACE)[rows] * (texts.lengths[rows] - length + 1)).astype(np.int64)
     return _write_masks(texts, texts.offsets[rows] + starts, np.full(len(rows), length), symbols)
 
 
-def mask_slices(
-    texts: Ragged, draws: Draws, *, symbols: Symbols, slices: int = 2, ratio: float = 0.2
-) -> tuple[Ragged, Tokens]:
+def mask_slices(texts: Ragged, draws: Draws, *, symbols: Symbols, slices: int = 2, ratio: float = 0.2) -> Edited:
     """Replace ``slices`` disjoint spans, each a share ``ratio`` of the text, by one ``<mask>`` each.
 
     The length of each slice is rounded randomly by itself, so that their expected total is slices * ratio * n; in a short text
@@ -55,7 +50,7 @@ def mask_slices(
     return _write_masks(texts, starts, flat, symbols)
 
 
-def _write_masks(texts: Ragged, starts: Tokens, lengths: Tokens, symbols: Symbols) -> tuple[Ragged, Tokens]:
+def _write_masks(texts: Ragged, starts: Tokens, lengths: Tokens, symbols: Symbols) -> Edited:
     """Replace runs (K,) of tokens, given by their positions in ``texts.tokens``, by one ``<mask>`` each."""
     is_masked = np.zeros(len(texts.tokens), np.bool_)
     is_masked[ranges(starts, lengths)] = True

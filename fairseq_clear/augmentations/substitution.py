@@ -2,21 +2,62 @@
 
 import math
 from collections.abc import Mapping
+from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
-from fairseq_clear.augmentations.base import Symbols, round_randomly
+from fairseq_clear.augmentations.base import Edited, Symbols, round_randomly
 from fairseq_clear.augmentations.synonym_table import SynonymTable
-from fairseq_clear.augmentations.words import Words
 from fairseq_clear.seeding import Draws, Floats
 from fairseq_clear.spec import KnobValue
-from fairseq_clear.tokens import Ragged, Tokens, ranges
+from fairseq_clear.tokens import Bools, Ragged, Tokens, ranges
 
 SIZE, PLACE, WORD = range(3)  # purposes of the draws
 
 
-def substitute_words(texts: Ragged, draws: Draws, *, symbols: Symbols, ratio: float = 0.3) -> tuple[Ragged, Tokens]:
+class Words:
+    """The W words of a batch of R texts with T tokens. A special symbol counts as one word.
+
+    ``<s>``, ``</s>``, ``<pad>``, ``<del>``, and ids outside the table are special symbols. The first token of a text always
+    begins a word, because a block of text may begin inside one.
+
+    Attributes:
+        starts: (W,) positions in ``texts.tokens`` where words begin.
+        lengths: (W,) number of pieces of each word.
+        text_of: (W,) the text of each word.
+        is_special: (W,) bool, whether the word is a special symbol.
+        ordinary: (R,) number of words of each text that are not special.
+    """
+
+    @classmethod
+    def of(cls, texts: Ragged, symbols: Symbols) -> "Words":
+        """The words of a batch, which keeps them: a substitution and the count of what it changed both need them."""
+        known, words = texts.__dict__.get("_words", (None, None))
+        if known is not symbols:
+            words = cls(texts, symbols)
+            texts.__dict__["_words"] = symbols, words
+        return words
+
+    def __init__(self, texts: Ragged, symbols: Symbols) -> None:
+        self._tokens, self._table = texts.tokens, symbols.table
+        known = np.minimum(texts.tokens, len(self._table.is_word_start))  # (T,)
+        is_special = symbols.are_special[known]  # (T,)
+        begins = symbols.begin_words[known]
+        begins[1:] |= is_special[:-1]
+        begins[texts.offsets[:-1][texts.lengths > 0]] = True
+        self.starts = np.flatnonzero(begins)
+        self.lengths: Tokens = np.concatenate([self.starts[1:], [len(texts.tokens)]]) - self.starts
+        self.text_of: Tokens = texts.rows[self.starts]
+        self.is_special: Bools = is_special[self.starts]
+        self.ordinary: Tokens = np.bincount(self.text_of[~self.is_special], minlength=len(texts))
+
+    @cached_property
+    def rows(self) -> Tokens:
+        """(W,) row of each word in the synonym table, -1 for a word without synonyms."""
+        return self._table.find(self._tokens, self.starts)
+
+
+def substitute_words(texts: Ragged, draws: Draws, *, symbols: Symbols, ratio: float = 0.3) -> Edited:
     """Replace a share ``ratio`` of the words by uniformly drawn alternatives.
 
     The ratio is a share of all words (punctuation counts, special symbols do not), but only words that have alternatives can
@@ -33,7 +74,7 @@ def substitute_words(texts: Ragged, draws: Draws, *, symbols: Symbols, ratio: fl
 
 def replace_words(
     texts: Ragged, words: Words, counts: Tokens, budgets: Tokens, draws: Draws, symbols: Symbols
-) -> tuple[Ragged, Tokens]:
+) -> Edited:
     """Replace up to ``counts`` (R,) words by one of their alternatives; a text grows by at most its budget (R,)."""
     table = symbols.table
     replaceable = np.flatnonzero(words.rows >= 0)
@@ -76,7 +117,7 @@ def count_words(before: Ragged, after: Ragged, source: Tokens, symbols: Symbols)
     return words.ordinary, np.bincount(words.text_of[is_replaced], minlength=len(before))
 
 
-def _fitting(growth: Tokens, rows: Tokens, budgets: Tokens) -> npt.NDArray[np.bool_]:
+def _fitting(growth: Tokens, rows: Tokens, budgets: Tokens) -> Bools:
     """Return which replacements (K,) to keep, so that no text grows by more than its budget (R,).
 
     If a text would, its first replacements that add tokens are dropped until it fits. Replacements are sorted by text.
@@ -91,7 +132,7 @@ def _fitting(growth: Tokens, rows: Tokens, budgets: Tokens) -> npt.NDArray[np.bo
 
 def _splice(
     texts: Ragged, words: Words, chosen: Tokens, alternatives: Tokens, piece_counts: Tokens, table: SynonymTable
-) -> tuple[Ragged, Tokens]:
+) -> Edited:
     """Replace the words ``chosen`` (K,) by ``alternatives`` (K,), which have ``piece_counts`` (K,) pieces."""
     lengths = words.lengths.copy()  # (W,)
     lengths[chosen] = piece_counts

@@ -5,11 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
-from fairseq_clear.tokens import Ragged
-
-Integers = npt.NDArray[np.int64]
+from fairseq_clear.tokens import Bools, Ragged, Tokens
 
 
 @dataclass(frozen=True)
@@ -29,12 +26,12 @@ class SynonymTable:
         ValueError: the arrays do not fit together, a word or an alternative is empty, or a word occurs twice.
     """
 
-    is_word_start: npt.NDArray[np.bool_]
-    word_pieces: Integers
-    word_offsets: Integers
-    row_offsets: Integers
-    alternative_pieces: Integers
-    alternative_offsets: Integers
+    is_word_start: Bools
+    word_pieces: Tokens
+    word_offsets: Tokens
+    row_offsets: Tokens
+    alternative_pieces: Tokens
+    alternative_offsets: Tokens
 
     def __post_init__(self) -> None:
         words = ((self.word_offsets, self.word_pieces), (self.alternative_offsets, self.alternative_pieces))
@@ -51,7 +48,7 @@ class SynonymTable:
             raise ValueError("a word stands twice in the synonym table")
 
     @cached_property
-    def _index(self) -> tuple[Integers, list[tuple[Integers, Integers]]]:
+    def _index(self) -> tuple[Tokens, list[tuple[Tokens, Tokens]]]:
         """A prefix tree of the words, level by level.
 
         Returns:
@@ -73,9 +70,7 @@ class SynonymTable:
         return single, levels
 
     @classmethod
-    def build(
-        cls, rows: Mapping[tuple[int, ...], list[tuple[int, ...]]], is_word_start: npt.NDArray[np.bool_]
-    ) -> "SynonymTable":
+    def build(cls, rows: Mapping[tuple[int, ...], list[tuple[int, ...]]], is_word_start: Bools) -> "SynonymTable":
         """Build a table from ``{word: [alternative, ...]}``, all as pieces; words without alternatives are left out."""
         kept = {word: alternatives for word, alternatives in rows.items() if alternatives}
         words = _join(kept)
@@ -87,17 +82,17 @@ class SynonymTable:
         """The number of words that have alternatives."""
         return len(self.word_offsets) - 1
 
-    def piece_counts(self, alternatives: Integers) -> Integers:
+    def piece_counts(self, alternatives: Tokens) -> Tokens:
         """Number of pieces of each of these alternatives (A,)."""
         return self.alternative_offsets[alternatives + 1] - self.alternative_offsets[alternatives]
 
-    def find(self, tokens: Integers, starts: Integers) -> Integers:
+    def find(self, tokens: Tokens, starts: Tokens) -> Tokens:
         """The row of each word of ``tokens`` (n,), words beginning at ``starts`` (W,): (W,) int64, -1 for none."""
         single, levels = self._index
         lengths = np.concatenate([starts[1:], [len(tokens)]]) - starts  # (W,)
         # most words have one piece, whose row needs no search; the last entry is for ids beyond the vocabulary
         node = tokens[starts]
-        found: Integers = single[np.minimum(node, len(single) - 1)]
+        found: Tokens = single[np.minimum(node, len(single) - 1)]
         words = np.flatnonzero(lengths > 1)
         found[words], node = -1, node[words]
         for length, (keys, rows) in enumerate(levels, 2):

@@ -9,8 +9,7 @@ from fairseq.criterions import register_criterion
 from omegaconf import II
 from torch import Tensor
 
-from fairseq_clear.criterions.contrastive import data_parallel_group, mean_of_positives
-from fairseq_clear.criterions.false_negative_masking import MaskingConfig, MaskingCriterion
+from fairseq_clear.criterions.contrastive import MaskingConfig, MaskingCriterion, data_parallel_group, mean_of_positives
 from fairseq_clear.data.batch import Views
 from fairseq_clear.distributed import Layout, all_gather_rows, world_size
 from fairseq_clear.errors import UserError
@@ -18,7 +17,7 @@ from fairseq_clear.modules.key_queue import KeyQueue
 from fairseq_clear.modules.momentum_encoder import MomentumEncoder
 from fairseq_clear.objectives.exclusion import Exclusion
 from fairseq_clear.objectives.false_negatives import exclude_nearer
-from fairseq_clear.objectives.negatives import count_candidates
+from fairseq_clear.objectives.negatives import Result, count_candidates
 from fairseq_clear.settings import setting
 
 # Micro-batches between two checks that all workers hold the same queue.
@@ -54,7 +53,6 @@ class ClearMocoCriterion(MaskingCriterion):
 
     def __init__(self, cfg: ClearMocoConfig, task: Any) -> None:
         super().__init__(cfg, task)
-        self.queue: KeyQueue
         self.batches = 0
 
     def attach(self, model: Any) -> None:
@@ -89,11 +87,9 @@ class ClearMocoCriterion(MaskingCriterion):
         """The keys, in training only: validation does not change the queue."""
         return {"keys": views.anchors * (1 + self.cfg.symmetric)} if self.training else {}
 
-    def contrast(
-        self, vectors: dict[str, Tensor], views: Views, layouts: dict[str, Layout]
-    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    def contrast(self, vectors: dict[str, Tensor], views: Views, layouts: dict[str, Layout]) -> Result:
         """Compute InfoNCE against the queue, then enqueue the keys of all workers."""
-        queue, group = self._held[0], data_parallel_group()
+        queue = self._held[0]
         queries, keys = vectors["projections"], vectors["keys"]  # (Q, D), (Q * P, D)
         identity = views.identity.repeat(2) if self.cfg.symmetric else views.identity  # (Q,)
         keys = mean_of_positives(keys, len(queries))  # (Q, D)
@@ -116,7 +112,7 @@ class ClearMocoCriterion(MaskingCriterion):
             layout = layouts["keys"]
             guides = () if self.guide is None else (all_gather_rows(judged_keys, layout),)
             queue.enqueue(all_gather_rows(keys.detach(), layout), all_gather_rows(identity, layout), *guides)
-            self._check_now_and_then(queue, group)
+            self._check_now_and_then(queue)
         return loss, counted, statistics
 
     def _guided(self, vectors: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -126,8 +122,8 @@ class ClearMocoCriterion(MaskingCriterion):
             return vectors, torch.cat([positives, anchors])
         return anchors, mean_of_positives(positives, count)
 
-    def _check_now_and_then(self, queue: KeyQueue, group: Any) -> None:
-        self.batches += 1
+    def _check_now_and_then(self, queue: KeyQueue) -> None:
+        group, self.batches = data_parallel_group(), self.batches + 1
         if self.batches % CHECK_EVERY == 1 and world_size(group) > 1:
             mine = queue.checksum()
             all_of_them = [torch.empty_like(mine) for _ in range(world_size(group))]

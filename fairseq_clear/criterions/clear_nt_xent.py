@@ -8,12 +8,17 @@ from fairseq.criterions import register_criterion
 from fairseq.dataclass import ChoiceEnum
 from torch import Tensor
 
-from fairseq_clear.criterions.contrastive import InBatchConfig, InBatchCriterion, mean_of_positives
-from fairseq_clear.criterions.false_negative_masking import MaskingConfig, MaskingCriterion
+from fairseq_clear.criterions.contrastive import (
+    InBatchConfig,
+    InBatchCriterion,
+    MaskingConfig,
+    MaskingCriterion,
+    mean_of_positives,
+)
 from fairseq_clear.data.batch import Views
 from fairseq_clear.distributed import Layout, all_gather_rows
 from fairseq_clear.objectives.false_negatives import exclude_nearer
-from fairseq_clear.objectives.negatives import count_candidates
+from fairseq_clear.objectives.negatives import Result, count_candidates
 from fairseq_clear.settings import setting
 
 DIRECTIONS = ChoiceEnum(["both", "one"])
@@ -55,9 +60,7 @@ class ClearNTXentCriterion(MaskingCriterion, InBatchCriterion):
         queries = {"queries": self.sides * views.anchors}
         return {**queries, "negatives": views.negative_identity.shape[0]} if self.has_hard_negatives else queries
 
-    def contrast(
-        self, vectors: dict[str, Tensor], views: Views, layouts: dict[str, Layout]
-    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    def contrast(self, vectors: dict[str, Tensor], views: Views, layouts: dict[str, Layout]) -> Result:
         """Compute NT-Xent from each anchor to (the mean of) its positives, and with ``both`` also in reverse.
 
         The hard negatives of all texts are also candidates of every query (SimCSE, arXiv:2104.08821, eq. 5).

@@ -13,6 +13,7 @@ from fairseq_clear.data.batch import Views
 from fairseq_clear.distributed import Layout, all_gather_rows
 from fairseq_clear.errors import UserError
 from fairseq_clear.modules.frozen_encoder import GUIDE_POOLINGS, FrozenEncoder
+from fairseq_clear.objectives.negatives import Result
 from fairseq_clear.settings import setting
 
 
@@ -54,17 +55,12 @@ class ClearSelfGuidedCriterion(InBatchCriterion):
     key_encoder = "frozen"
     candidates = "layers"
 
-    def __init__(self, cfg: ClearSelfGuidedConfig, task: Any) -> None:
-        super().__init__(cfg, task)
-        self.takes_every_layer = self.objective.every_layer
-
     def attach(self, model: Any) -> None:
         """Add the frozen encoder, even if lambda is 0."""
         layers = parse_layers(self.cfg.guide_layers, model.args.encoder_layers)
-        pooling = str(self.cfg.guide_pooling)
-        encoder = model.backbone
         if self.needs.views:
-            model.frozen_encoder = FrozenEncoder(encoder, pooling, layers, self.cfg.guide_dropout)
+            pooling = str(self.cfg.guide_pooling)
+            model.frozen_encoder = FrozenEncoder(model.backbone, pooling, layers, self.cfg.guide_dropout)
         super().attach(model)
 
     def view_inputs(self, views: Views) -> dict[str, Any]:
@@ -72,7 +68,7 @@ class ClearSelfGuidedCriterion(InBatchCriterion):
         tokens, lengths, anchors = views.tokens, views.lengths, views.anchors
         inputs: dict[str, Any] = {"views": tokens[:anchors], "view_lengths": lengths[:anchors]}
         inputs |= {"frozen_texts": tokens[anchors:], "frozen_lengths": lengths[anchors:]}
-        if not self.takes_every_layer:
+        if not self.objective.every_layer:
             inputs["layer_draw"] = views.draw.repeat_interleave(inputs["frozen_texts"].shape[0] // anchors)
         return inputs
 
@@ -80,9 +76,7 @@ class ClearSelfGuidedCriterion(InBatchCriterion):
         """One sentence vector, one vector of each layer, and one identity per text."""
         return {"sentences": views.anchors}
 
-    def contrast(
-        self, vectors: dict[str, Tensor], views: Views, layouts: dict[str, Layout]
-    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    def contrast(self, vectors: dict[str, Tensor], views: Views, layouts: dict[str, Layout]) -> Result:
         """Compute one of the objectives of section 3, over the sentences of this worker or of all workers."""
         sentences = vectors["projections"]  # (N, D)
         count = sentences.shape[0]
@@ -101,8 +95,7 @@ class ClearSelfGuidedCriterion(InBatchCriterion):
 def parse_layers(text: str, blocks: int) -> list[int]:
     """Return the layers that ``--guide-layers`` names: ``all``, or numbers and ranges joined by commas.
 
-    Args:
-        blocks: number of blocks of the encoder; layer 0 is the embeddings.
+    Layer 0 is the embeddings; the encoder has ``blocks`` more.
 
     Raises:
         UserError: the text is malformed, or there is no such layer.

@@ -1,4 +1,4 @@
-"""Base classes of the contrastive criterions: the MLM term, the contrastive term, their sum, and the regulariser.
+"""Base classes of the contrastive criterions: the MLM term, the contrastive term, the regulariser, and false negatives.
 
 The trainer sums gradients over workers and micro-batches and divides them by the summed ``sample_size``. With an MLM term,
 ``sample_size`` is the number of masked tokens of this worker, as in masked_lm, and the contrastive sum is multiplied by T / N:
@@ -8,7 +8,7 @@ of this worker. Several workers thus make the same update as a single worker wou
 
 import logging
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Optional
 
 import torch
 from fairseq.criterions import FairseqCriterion
@@ -29,7 +29,9 @@ from fairseq_clear.modules.chunking import has_parts
 from fairseq_clear.modules.frozen_encoder import FrozenEncoder
 from fairseq_clear.objectives import Candidates, find_objective
 from fairseq_clear.objectives.exclusion import Exclusion
+from fairseq_clear.objectives.false_negatives import parse_false_negatives
 from fairseq_clear.objectives.matryoshka import at_dimensions, parse_dimensions
+from fairseq_clear.objectives.negatives import Result
 from fairseq_clear.settings import setting
 
 logger = logging.getLogger(__name__)
@@ -113,12 +115,8 @@ class ContrastiveCriterion(FairseqCriterion):
             function = at_dimensions(self.objective.function, self.dimensions)
             self.objective = replace(self.objective, function=function)
         self.masked_lm = MaskedLmLoss(cfg, task)
-        self.needs = Needs(
-            mlm=cfg.mlm_weight > 0,
-            views=cfg.contrastive_weight > 0,
-            joint_anchors=str(cfg.anchor_mlm) == "joint",
-            max_update=cfg.max_update,
-        )
+        is_joint = str(cfg.anchor_mlm) == "joint"
+        self.needs = Needs(cfg.mlm_weight > 0, cfg.contrastive_weight > 0, is_joint, max_update=cfg.max_update)
 
     @classmethod
     def check_run(cls, cfg: Any) -> None:
@@ -177,9 +175,7 @@ class ContrastiveCriterion(FairseqCriterion):
         """Return how many rows each worker has of a tensor that is gathered; this worker has ``rows``."""
         return agree_on_counts(rows, device, data_parallel_group())
 
-    def contrast(
-        self, vectors: dict[str, Tensor], views: Views, layouts: dict[str, Layout]
-    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    def contrast(self, vectors: dict[str, Tensor], views: Views, layouts: dict[str, Layout]) -> Result:
         """Return the contrastive sum, the number of queries, and statistics of this worker. A collective.
 
         Args:
@@ -195,7 +191,9 @@ class ContrastiveCriterion(FairseqCriterion):
         views = batch.views if self.needs.views else None
         # Before the encoder runs, because gathering the counts synchronises with the GPU.
         layouts = {} if views is None else self._layouts(views, batch.is_empty)
-        call = _ModelCall(model, self._model_inputs(views))
+        inputs = {} if views is None else self.view_inputs(views)
+        inputs |= {"with_distance": True} if self.cfg.regularizer_weight else {}
+        call = _ModelCall(model, inputs)
         found: dict[str, Any] = {"ntokens": batch.tokens, "nsentences": batch.sentences}
         loss: Any  # a Tensor at the end
         if self.needs.mlm:
@@ -219,10 +217,6 @@ class ContrastiveCriterion(FairseqCriterion):
             loss = loss + self.cfg.regularizer_weight * call.extra["distance"] * sample_size
             found |= {"distance": call.extra["distance"] * sample_size, "distance_rows": sample_size}
         return loss, sample_size, record_figures(found | {"loss": loss, "sample_size": sample_size}, loss.device)
-
-    def _model_inputs(self, views: Views | None) -> dict[str, Any]:
-        inputs: dict[str, Any] = {} if views is None else self.view_inputs(views)
-        return {**inputs, "with_distance": True} if self.cfg.regularizer_weight else inputs
 
     def _vectors(self, extra: dict[str, Any], views: Views) -> dict[str, Tensor]:
         """Select what ``contrast`` gets of the outputs of the model."""
@@ -266,14 +260,8 @@ class ContrastiveCriterion(FairseqCriterion):
         total_queries, total_masked = all_reduce_sum(ours.double(), data_parallel_group()).unbind()
         # T / N. If no worker has a query, the sum is 0 and any finite factor is right.
         scale = 1.0 if masked_tokens is None else (total_masked / total_queries.clamp(min=1)).float()
-        log = {
-            "contrastive_loss": loss,
-            "queries": queries,
-            "without_negatives": (total_queries == 0).float(),
-            **statistics,
-            **views.counts,
-        }
-        return loss * scale, queries, log
+        log = {"contrastive_loss": loss, "queries": queries, "without_negatives": (total_queries == 0).float()}
+        return loss * scale, queries, {**log, **statistics, **views.counts}
 
     @staticmethod
     def reduce_metrics(logging_outputs: list[dict[str, Any]]) -> None:
@@ -331,3 +319,49 @@ class InBatchCriterion(ContrastiveCriterion):
     def excluded(self, own: Tensor, identity: Tensor, key_identity: Tensor) -> Exclusion:
         """Return which keys (K,) are excluded for each query (Q,): its own row, number ``own``, and duplicates of its text."""
         return Exclusion(own.unsqueeze(1), None if self.cfg.keep_duplicates else (identity, key_identity))
+
+
+@dataclass
+class MaskingConfig(ContrastiveConfig):
+    """Settings that mask false negatives."""
+
+    false_negatives: str = setting(
+        "guide:margin=0.0 masks a candidate if its cosine with the query, by the guide, is above the positive's cosine "
+        "minus the margin (GISTEmbed, arXiv:2402.16829); strategy=relative multiplies the margin by the positive's "
+        "cosine; the guide is the trained model itself, or --guide; none masks nothing",
+        "none",
+    )
+    guide: Optional[str] = setting(  # noqa: UP045  (fairseq makes no flag of "str | None")
+        "with --false-negatives guide, a frozen encoder as the guide: a folder of fairseq-clear import, or a "
+        "checkpoint, with the vocabulary of the data; its size and pooling may differ. It is not saved with the model: "
+        "give it again to resume",
+        None,
+    )
+
+
+class MaskingCriterion(ContrastiveCriterion):
+    """A criterion that uses the vectors of the trained model or of a separate guide to mask false negatives.
+
+    Attributes:
+        margin: the margin and its strategy (see ``objectives.false_negatives``); None if nothing is masked.
+        guide: the encoder of ``--guide``, which the task loads before ``attach``; None for the trained model itself.
+    """
+
+    cfg: MaskingConfig
+
+    def __init__(self, cfg: MaskingConfig, task: Any) -> None:
+        super().__init__(cfg, task)
+        self.margin = parse_false_negatives(str(cfg.false_negatives))
+        self.guide: Any = None
+        if cfg.guide and self.margin is None:
+            raise UserError(
+                f"--guide {cfg.guide}: only decides what --false-negatives masks; add --false-negatives guide"
+            )
+        self.needs = replace(self.needs, guide=cfg.guide if self.needs.views else None)
+
+    def _vectors(self, extra: dict[str, Any], views: Views) -> dict[str, Tensor]:
+        """Add ``view_guides`` (R, G), the guide's vectors of all views, to the vectors for ``contrast``."""
+        vectors = super()._vectors(extra, views)
+        if self.guide is not None:
+            vectors["view_guides"] = self.guide(views.tokens, views.lengths, like=vectors["projections"])
+        return vectors

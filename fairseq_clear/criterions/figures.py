@@ -64,17 +64,9 @@ def log_numbers(logging_outputs: list[dict[str, Any]]) -> None:
     ratio("queue_fill", total("queue_fill"), "queue_readings", 0)
     if total("fell_back") > 0:
         metrics.log_scalar_sum("paraphrases_missing", total("fell_back"), round=0)
-    _log_uniformity(total("uniformity"), total("negatives"))
-
-
-def _log_uniformity(potential: Any, pairs: Any) -> None:
-    """Log uniformity, the logarithm of a mean: meters average the potential, and its logarithm is a derived metric."""
-    if pairs > 0:
-        metrics.log_scalar("_gaussian_potential", potential / pairs, pairs)
-        metrics.log_derived(
-            "uniformity",
-            lambda meters: _rounded_log(meters["_gaussian_potential"].avg),
-        )
+    if total("negatives") > 0:  # uniformity is the logarithm of a mean: meters average the potential
+        ratio("_gaussian_potential", total("uniformity"), "negatives")
+        metrics.log_derived("uniformity", lambda meters: _rounded_log(meters["_gaussian_potential"].avg))
 
 
 def _rounded_log(mean: Any) -> float:

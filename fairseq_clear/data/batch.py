@@ -12,10 +12,6 @@ from fairseq_clear.seeding import Floats
 from fairseq_clear.tokens import Ragged, Tokens, stack
 
 
-def _no_numbers() -> Tokens:
-    return np.zeros(0, np.int64)
-
-
 @dataclass(frozen=True)
 class Examples:
     """Items of the data set, as rows of different lengths, before they are padded.
@@ -33,8 +29,8 @@ class Examples:
     sources: tuple[Ragged, ...] = ()
     targets: tuple[Ragged, ...] = ()
     views: Ragged | None = None
-    identity: Tokens = field(default_factory=_no_numbers)
-    negative_identity: Tokens = field(default_factory=_no_numbers)
+    identity: Tokens = field(default_factory=lambda: np.zeros(0, np.int64))
+    negative_identity: Tokens = field(default_factory=lambda: np.zeros(0, np.int64))
     draw: Floats = field(default_factory=lambda: np.zeros(0))
     anchor_target: Ragged | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -184,9 +180,8 @@ def _collate_views(examples: Examples, padding: int) -> dict[str, Any]:
     tokens = views.padded(padding)[order]
     target = {}
     if examples.anchor_target is not None:
-        padded = np.full((len(rows), tokens.shape[1]), padding, np.int64)
         own = examples.anchor_target.padded(padding)
-        padded[:, : own.shape[1]] = own
+        padded = np.pad(own, ((0, 0), (0, tokens.shape[1] - own.shape[1])), constant_values=padding)
         target = {"target": torch.from_numpy(padded)}
     return {
         "tokens": torch.from_numpy(tokens),

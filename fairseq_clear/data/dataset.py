@@ -73,15 +73,8 @@ class SizedDataset(FairseqDataset):
                 f"--max-tokens {max_tokens}: the longest item has {largest} tokens, counting its masked copies and its views; "
                 f"give --max-tokens {largest} or more, or a smaller --tokens-per-sample"
             )
-        batches = list(
-            data_utils.batch_by_size(
-                indices,
-                num_tokens_fn=self.num_tokens,
-                num_tokens_vec=self.num_tokens_vec(indices),
-                max_tokens=max_tokens,
-                **limits,
-            )
-        )
+        tokens = self.num_tokens, self.num_tokens_vec(indices)
+        batches = list(data_utils.batch_by_size(indices, *tokens, max_tokens=max_tokens, **limits))
         # fairseq drops a last batch whose size is not a multiple of required_batch_size_multiple (8). Since items are sorted by
         # length, it would never read the longest texts, and no text of a split with fewer than 8.
         rest = indices[sum(map(len, batches)) :]

@@ -9,7 +9,7 @@ same. ``separate`` leaves the views unmasked and adds masked copies of the ancho
 """
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,7 +22,7 @@ from fairseq.data import Dictionary, MaskTokensDataset
 from fairseq_clear import patches
 from fairseq_clear.seeding import Draws
 from fairseq_clear.text.data_folders import load_tokenizer
-from fairseq_clear.tokens import Ragged, Tokens, ranges
+from fairseq_clear.tokens import Bools, Ragged, Tokens, ranges
 
 patches.apply()
 
@@ -101,9 +101,8 @@ class Masks:
 
     def _as_stock(self, texts: Ragged, epochs: Any, keys: Tokens, copy: int) -> tuple[Ragged, Ragged]:
         seed = int(self.cfg.seed) + copy * COPY_SEED
-        names = [
-            (seed, *pair) for pair in zip(np.broadcast_to(epochs, len(texts)).tolist(), keys.tolist(), strict=True)
-        ]
+        of_rows = zip(np.broadcast_to(epochs, len(texts)).tolist(), keys.tolist(), strict=True)
+        names = [(seed, *pair) for pair in of_rows]
         if not self.is_unusual and not self.cfg.mask_whole_words:
             return self._replayed(texts, names)
         found = [self._by_fairseq(texts[row], *name) for row, name in enumerate(names)]
@@ -135,9 +134,8 @@ class Masks:
                 replaced.append(chosen[is_random])
                 drawn.append(rng.random(len(replaced[-1])))
         source, target = texts.tokens.copy(), np.full_like(texts.tokens, self.padding)
-        at, others = (
-            np.concatenate([np.zeros(0, kind), *parts]) for parts, kind in ((places, np.int64), (kept, np.bool_))
-        )
+        at = np.concatenate([np.zeros(0, np.int64), *places])
+        others = np.concatenate([np.zeros(0, np.bool_), *kept])
         target[at] = source[at]
         source[at[~others]] = self.mask
         if replaced:
@@ -160,14 +158,10 @@ class Masks:
     def _stock(self) -> list[MaskTokensDataset]:
         """The stock masks, and their targets."""
         words = torch.from_numpy(self._word_starts.astype(np.uint8)) if self.cfg.mask_whole_words else None
-        options = {name: getattr(self.cfg, name) for name in SETTINGS} | {
-            "mask_whole_words": words,
-            "pad_idx": self.padding,
-            "mask_idx": self.mask,
-        }
-        return [
-            MaskTokensDataset({}, self.dictionary, return_masked_tokens=targets, **options) for targets in (False, True)
-        ]
+        options = {name: getattr(self.cfg, name) for name in SETTINGS} | {"mask_whole_words": words}
+        options |= {"pad_idx": self.padding, "mask_idx": self.mask}
+        stock = partial(MaskTokensDataset, {}, self.dictionary, **options)
+        return [stock(return_masked_tokens=targets) for targets in (False, True)]
 
     @cached_property
     def _cumulative(self) -> npt.NDArray[np.float64]:
@@ -179,11 +173,9 @@ class Masks:
         return cumulative / cumulative[-1]
 
     @cached_property
-    def _word_starts(self) -> npt.NDArray[np.bool_]:
+    def _word_starts(self) -> Bools:
         """(vocabulary,) where a token begins a word. (Stock masked_lm reads an attribute that is never set.)"""
         tokenizer = load_tokenizer(utils.split_paths(self.cfg.data)[0])
-        starts = [
-            index < self.dictionary.nspecial or tokenizer.is_word_start(symbol)
-            for index, symbol in enumerate(self.dictionary.symbols)
-        ]
-        return np.array(starts, np.bool_)
+        special = self.dictionary.nspecial
+        starts = map(tokenizer.is_word_start, self.dictionary.symbols[special:])
+        return np.array([*[True] * special, *starts], np.bool_)

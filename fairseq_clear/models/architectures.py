@@ -4,6 +4,7 @@ The sizes are BERT's miniatures (Turc et al. 2019, arXiv:1908.08962; attention h
 """
 
 import argparse
+from functools import partial
 from typing import Any
 
 from fairseq.models import register_model_architecture
@@ -15,7 +16,6 @@ from fairseq_clear.models.pretrained_encoder import start_from_encoder
 from fairseq_clear.modules.projection import ACTIVATIONS
 from fairseq_clear.patches.compatibility import forget_tpu
 
-KEY_ENCODERS = ("shared", "momentum", "frozen")
 # Name -> (layers, width); a head is 64 wide and the feed-forward layer 4 x width, as in BERT.
 SIZES = {
     "tiny": (2, 128),
@@ -84,7 +84,7 @@ def add_contrastive_flags(parser: argparse.ArgumentParser) -> None:
     add("--projection-activate-last", action="store_true", help="activation after the last layer too (SimCSE: tanh)")
     add(
         "--key-encoder",
-        choices=KEY_ENCODERS,
+        choices=("shared", "momentum", "frozen"),
         help="encoder of the positives. The criterion sets it; another value than the criterion's is an error",
     )
     add(
@@ -128,11 +128,8 @@ def set_defaults(args: Any, layers: int, width: int) -> None:
     forget_tpu(args)
 
 
-def register_architectures(model: str) -> None:
-    """Register ``model_SIZE`` for each of SIZES with fairseq, and ``model``, which has the size base."""
-    for name, size in {model: SIZES["base"], **{f"{model}_{name}": size for name, size in SIZES.items()}}.items():
-
-        def architecture(args: Any, size: tuple[int, int] = size) -> None:
-            set_defaults(args, *size)
-
-        register_model_architecture(model, name)(architecture)
+def register_architectures() -> None:
+    """Register ``clear_roberta_SIZE`` for each of SIZES with fairseq, and ``clear_roberta``, which has the size base."""
+    for name, (layers, width) in {"": SIZES["base"], **{f"_{name}": size for name, size in SIZES.items()}}.items():
+        register = register_model_architecture("clear_roberta", f"clear_roberta{name}")
+        register(partial(set_defaults, layers=layers, width=width))

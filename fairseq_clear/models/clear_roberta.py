@@ -87,4 +87,4 @@ class ClearRobertaModel(TextModel, RobertaModel):
         return [*encoder.layers.children()][layers - 1 :] + [encoder.layer_norm] * (encoder.layer_norm is not None)
 
 
-register_architectures("clear_roberta")
+register_architectures()

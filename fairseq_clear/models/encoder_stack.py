@@ -148,11 +148,7 @@ def exclude_from_compiling() -> None:
 class SegmentedPositions(LearnedPositionalEmbedding):
     """Position embeddings plus the embedding of each token's segment.
 
-    It replaces fairseq's ``embed_positions``; the name of the weight does not change.
-
-    Args:
-        positions: fairseq's embeddings, whose weight is used.
-        eos: id of ``</s>``, which ends a segment.
+    It replaces fairseq's ``embed_positions`` and uses their weight, whose name does not change. ``eos`` ends a segment.
     """
 
     def __init__(self, positions: LearnedPositionalEmbedding, segments: int, eos: int) -> None:

@@ -21,7 +21,6 @@ from fairseq_clear.tokens import Ragged, Tokens
 
 Floats = npt.NDArray[np.float32]
 
-
 PROMPT_SAMPLES = 300  # words of the vocabulary that may join with a prompt
 
 
@@ -126,7 +125,7 @@ def encode_texts(
     prompt: str = "",
     on_batch: Callable[[int], object] | None = None,
 ) -> tuple[Floats, EncodingCounts]:
-    """Encode each text as a vector, before the projection head, in the order of ``sentences``.
+    """Encode each text as a vector, before the projection head: (N, D) float32 in the order of ``sentences``, and the counts.
 
     Texts are sorted by length, the longest first, so that memory, if it is too small, runs out at the start. A batch has at
     most as many cells (rows times width) as ``batch_size`` rows of the longest text, so batches of short texts have more rows.
@@ -142,9 +141,6 @@ def encode_texts(
         max_length: cut texts to this many tokens, the last being ``</s>`` (default: ``text_length``).
         prompt: is put before each text; it is pooled unless the imported folder says ``include_prompt: false``.
         on_batch: called after each batch with the number of its texts.
-
-    Returns:
-        (N, D) float32, and the counts.
 
     Raises:
         UserError: an unknown pooling, a batch size or length out of range, or a sentence that is not a str.

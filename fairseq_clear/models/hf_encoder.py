@@ -10,6 +10,7 @@ from fairseq.models import FairseqEncoder
 from torch import Tensor, nn
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.models.encoding import evaluating
 from fairseq_clear.models.hf_source import HfSource, name_of
 
 SAME = 1e-4  # states that differ by less are the same up to rounding
@@ -32,11 +33,7 @@ class HfBackbone(nn.Module):
         self.register_buffer("ids", ids)
 
     def forward(
-        self,
-        src_tokens: Tensor,
-        src_lengths: Tensor | None = None,
-        return_all_hiddens: bool = False,
-        **unused: Any,
+        self, src_tokens: Tensor, src_lengths: Tensor | None = None, return_all_hiddens: bool = False, **unused: Any
     ) -> dict[str, Any]:
         """Hidden states of tokens (B, T), each (T, B, D), in the dictionary that fairseq's encoders return.
 
@@ -47,12 +44,8 @@ class HfBackbone(nn.Module):
         """
         is_full = src_lengths is not None and bool((src_lengths == src_tokens.shape[1]).all())
         mask = None if is_full else src_tokens.ne(self.padding).long()
-        output = self.model(
-            input_ids=self.ids[src_tokens],
-            attention_mask=mask,
-            output_hidden_states=return_all_hiddens,
-            return_dict=True,
-        )
+        options = {"attention_mask": mask, "output_hidden_states": return_all_hiddens, "return_dict": True}
+        output = self.model(input_ids=self.ids[src_tokens], **options)
         last = output.last_hidden_state.transpose(0, 1)
         # The last of hidden_states is not normalised in some versions of ModernBERT.
         states = [*(state.transpose(0, 1) for state in output.hidden_states[:-1]), last] if return_all_hiddens else []
@@ -204,15 +197,12 @@ class HfEncoder(FairseqEncoder):
         Raises:
             UserError: they do.
         """
-        was_training = self.training
         row = self.sample()
         other = row.clone()
         other[0, 2] = self.dictionary.nspecial + 2
         padded = nn.functional.pad(row, (0, 3), value=self.dictionary.pad())
-        self.eval()
-        with torch.no_grad():
+        with evaluating(self):
             one, changed, long = (self.backbone(tokens)["encoder_out"][0][:4, 0] for tokens in (row, other, padded))
-        self.train(was_training)
         kind = self.backbone.model.config.model_type
         if not (one - long).abs().max() <= SAME * max(1.0, float(one.abs().max())):
             raise UserError(f"--arch clear_hf: the vectors of a {kind} change with the padding; choose another encoder")
@@ -222,16 +212,11 @@ class HfEncoder(FairseqEncoder):
     def sample(self) -> Tensor:
         """Return a text, (1, 4) ids."""
         known = self.dictionary
-        return torch.tensor(
-            [[known.bos(), known.nspecial, known.nspecial + 1, known.eos()]], device=self.columns.device
-        )
+        ids = [known.bos(), known.nspecial, known.nspecial + 1, known.eos()]
+        return torch.tensor([ids], device=self.columns.device)
 
     def save(self, folder: Path, *, with_head: bool) -> None:
-        """Write the model, without the row of ``<del>``; see ``HfSource.save``.
-
-        Args:
-            with_head: also write the MLM head, if there is one. The pooler is written in both cases.
-        """
+        """Write the model, without the row of ``<del>`` and, unless ``with_head``, the MLM head; see ``HfSource.save``."""
         backbone = copy.deepcopy(self.backbone)
         base: Any = backbone.model
         head: Any = None

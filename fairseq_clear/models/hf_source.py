@@ -77,10 +77,7 @@ def transformers_for(what: object) -> Iterator[Any]:
 
 
 def read_source(folder: Path, settings: dict[str, Any]) -> HfSource:
-    """Load a local Hugging Face or sentence-transformers folder in float32, without running its code.
-
-    Args:
-        settings: see ``_configure``.
+    """Load a local Hugging Face or sentence-transformers folder in float32, without running its code (``_configure``).
 
     Raises:
         UserError: the folder is incomplete or damaged, needs code of its own, or holds no encoder.
@@ -126,11 +123,9 @@ def build_source(described: str, settings: dict[str, Any]) -> HfSource:
         config = _configure(transformers.AutoConfig.for_model(kind, **values), settings, "--encoder-config")
         options = {"dtype": torch.float32, **_attention(settings)}
         head = transformers.AutoModelForMaskedLM.from_config(config, **options) if content["head"] else None
-        pooler = None
-        if content["pooler"] or head is None:
-            base = transformers.AutoModel.from_config(config, **options)
-            pooler = base.pooler if content["pooler"] else None
-        return _join(base if head is None else head.base_model, head, pooler)
+        needs_base = content["pooler"] or head is None
+        base: Any = transformers.AutoModel.from_config(config, **options) if needs_base else None
+        return _join(base, head, base.pooler if content["pooler"] else None)
 
 
 def _join(base: Any, head: Any, pooler: nn.Module | None, unused: Sequence[str] = ()) -> HfSource:
@@ -150,7 +145,6 @@ def _configure(config: Any, settings: dict[str, Any], what: object) -> Any:
     """Check a configuration, and set the dropout that the user gave, and the ids of special tokens.
 
     Args:
-        config: of transformers.
         settings: ``dropout`` and ``attention_dropout``, None to keep the configuration's; ``attn_implementation``; ``ids``, a
             table from names such as ``pad_token_id`` to ids, for a configuration without weights.
     """

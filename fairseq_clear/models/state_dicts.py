@@ -9,6 +9,7 @@ from fairseq_clear.errors import UserError
 
 logger = logging.getLogger(__name__)
 
+Weights = dict[str, Tensor]  # by name
 EMBEDDING = "encoder.sentence_encoder.embed_tokens.weight"
 POSITIONS = "encoder.sentence_encoder.embed_positions.weight"
 SEGMENTS = "encoder.sentence_encoder.embed_positions.segments.weight"
@@ -29,9 +30,7 @@ def copies_of(backbone: str) -> dict[str, str]:
     return {"frozen_encoder.encoder.": backbone, "key_encoder.encoder.": backbone, "key_encoder.head.": HEAD}
 
 
-def fit_state_dict(
-    loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: str = "", parts_of: tuple[str, ...] = BACKBONE
-) -> None:
+def fit_state_dict(loaded: Weights, own: Weights, prefix: str = "", parts_of: tuple[str, ...] = BACKBONE) -> None:
     """Change ``loaded`` in place so that a model with the weights ``own`` loads it strictly; log what was changed.
 
     * If the checkpoint has one vocabulary row fewer (stock RoBERTa has no ``<del>``), the model's own row is appended. If it
@@ -81,9 +80,7 @@ def fit_state_dict(
         logger.warning("not in the checkpoint, freshly initialised: %s", _names(fresh, prefix))
 
 
-def complete_copies(
-    loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: str = "", parts_of: tuple[str, ...] = BACKBONE
-) -> None:
+def complete_copies(loaded: Weights, own: Weights, prefix: str = "", parts_of: tuple[str, ...] = BACKBONE) -> None:
     """Fill a missing copy of the encoder or of the head (frozen encoder, key encoder) with the checkpoint's weights.
 
     Call this before fairseq's own upgrade, which takes an encoder without ``version`` for an old one from 2018.
@@ -111,7 +108,7 @@ def _names(keys: list[str], prefix: str) -> str:
     return ", ".join(sorted(few) + sorted(many))
 
 
-def _fit_vocabulary(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: str) -> None:
+def _fit_vocabulary(loaded: Weights, own: Weights, prefix: str) -> None:
     if prefix + EMBEDDING not in loaded:
         return
     wanted, found = own[EMBEDDING].shape[0], loaded[prefix + EMBEDDING].shape[0]
@@ -127,7 +124,7 @@ def _fit_vocabulary(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: s
     _fit_rows(loaded, own, prefix, names, wanted, found)
 
 
-def _fit_hf_rows(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: str) -> None:
+def _fit_hf_rows(loaded: Weights, own: Weights, prefix: str) -> None:
     """As ``_fit_vocabulary``, for clear_hf: a tensor with a row for each token is identified by its shape."""
     size, found = len(own[COLUMNS]), len(loaded.get(prefix + COLUMNS, own[COLUMNS]))
     if size != found:
@@ -144,14 +141,11 @@ def _fit_hf_rows(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: str)
         and {len(value), len(loaded[prefix + key])} == {size, size + 1}
     }
     if by_token:
-        _fit_rows(
-            loaded, own, prefix, [*by_token], *((size + 1, size) if size in by_token.values() else (size, size + 1))
-        )
+        rows = (size + 1, size) if size in by_token.values() else (size, size + 1)  # wanted, found
+        _fit_rows(loaded, own, prefix, [*by_token], *rows)
 
 
-def _fit_rows(
-    loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: str, names: list[str], wanted: int, found: int
-) -> None:
+def _fit_rows(loaded: Weights, own: Weights, prefix: str, names: list[str], wanted: int, found: int) -> None:
     """Add or drop the last row, of ``<del>``, of the tensors with these names."""
     for key in names:
         rows = loaded[prefix + key]
@@ -162,7 +156,7 @@ def _fit_rows(
     logger.warning("%s (%d to %d rows)", what, found, wanted)
 
 
-def _check_positions(loaded: dict[str, Tensor], own: dict[str, Tensor], prefix: str) -> None:
+def _check_positions(loaded: Weights, own: Weights, prefix: str) -> None:
     """Raise UserError if the number of positions or of segments differs."""
     if prefix + POSITIONS not in loaded or POSITIONS not in own:
         return

@@ -74,14 +74,10 @@ class TextModel(nn.Module):
         parse_pooling(args.pooling, args.encoder_layers)
         if args.pooling == "wk":
             raise UserError("--pooling wk: SBERT-WK is for inference; train with another pooling")
-        self.projection_head = ProjectionHead(
-            args.encoder_embed_dim,
-            args.projection_hidden_dim or args.encoder_embed_dim,
-            args.projection_dim or args.encoder_embed_dim,
-            args.projection_layers,
-            args.projection_activation,
-            args.projection_activate_last,
-        )
+        width = args.encoder_embed_dim
+        widths = width, args.projection_hidden_dim or width, args.projection_dim or width
+        activation = args.projection_activation, args.projection_activate_last
+        self.projection_head = ProjectionHead(*widths, args.projection_layers, *activation)
         self.projection_head.apply(init_bert_params)
         # A task of stock fairseq does not use it, so DistributedDataParallel would wait for its gradients; see ``complete``.
         self.projection_head.requires_grad_(False)
@@ -213,15 +209,12 @@ class TextModel(nn.Module):
             self.key_queue.clear()
 
     def embed(self, tokens: Tensor, pooling: str | None = None, skipped: int = 0) -> Tensor:
-        """Text vectors before the projection head, as inference uses them.
+        """Text vectors (B, encoder_embed_dim) before the projection head, as inference uses them.
 
         Args:
             tokens: (B, T), padded on the right.
             pooling: name of a pooling (default: the model's).
             skipped: number of first tokens of each text, of a prompt, that are not pooled.
-
-        Returns:
-            (B, encoder_embed_dim).
         """
         return self._pooled(trim_padding(tokens, self.padding_idx), pooling, skipped=skipped)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -52,15 +52,8 @@ def has_parts(lengths: Sequence[int], device: torch.device) -> bool:
     return len(list(alike(falling, None, enough_cells(device)))) > 1
 
 
-class Part(NamedTuple):
-    """Rows that are computed together, and their lengths; the part is as wide as its longest row."""
-
-    rows: slice
-    lengths: tuple[int, ...]
-
-
 class Parts:
-    """Splits the rows of a batch into parts of similar length.
+    """Splits the rows of a batch into parts of similar length, which are as wide as their longest row.
 
     A batch of one part keeps the order of its rows. With ``size``, a part has at most ``size`` cells, or is one row, and runs
     under activation checkpointing, which stores only the part's results. The recomputation restores the random state, so
@@ -78,21 +71,15 @@ class Parts:
     """
 
     def __init__(
-        self,
-        tokens: Tensor,
-        padding: int,
-        lengths: Sequence[int] | None = None,
-        size: int = 0,
-        *,
-        recompute: bool = True,
+        self, tokens: Tensor, padding: int, lengths: Sequence[int] | None, size: int = 0, *, recompute: bool = True
     ) -> None:
         self.tokens, self.recompute = tokens, recompute and size > 0
         self.order: Tensor | None = None
-        rows, width = tokens.shape
+        rows = len(tokens)
+        self.parts: list[tuple[slice, tuple[int, ...]]] = [(slice(0, rows), ())]  # rows, and their lengths if known
         if lengths is None and 0 < size < tokens.numel():
             lengths = tokens.ne(padding).sum(dim=1).tolist()
         if lengths is None:
-            self.parts = [Part(slice(0, rows), ())]
             return
         known = np.asarray(lengths, np.int64)
         if len(known) != rows:
@@ -100,9 +87,9 @@ class Parts:
         order = np.argsort(-known, kind="stable")
         slices = list(alike(known[order], size or None, enough_cells(tokens.device)))
         if len(slices) <= 1:
-            self.parts = [Part(slice(0, rows), tuple(known.tolist()))]
+            self.parts = [(slice(0, rows), tuple(known.tolist()))]
             return
-        self.parts = [Part(rows, tuple(known[order[rows]].tolist())) for rows in slices]
+        self.parts = [(part, tuple(known[order[part]].tolist())) for part in slices]
         self.order = torch.from_numpy(order).to(tokens.device, non_blocking=True)
 
     def map(self, function: Callable[..., Any], *arguments: Tensor) -> list[Any]:
@@ -114,10 +101,10 @@ class Parts:
         """
         results = []
         ordered = [rows if self.order is None else rows[self.order] for rows in (self.tokens, *arguments)]
-        for part in self.parts:
-            width = max(part.lengths, default=self.tokens.shape[1])
-            tensors = [rows[part.rows][..., :width] if rows.dim() > 1 else rows[part.rows] for rows in ordered]
-            of_part = partial(function, lengths=part.lengths)
+        for part, lengths in self.parts:
+            width = max(lengths, default=self.tokens.shape[1])
+            tensors = [rows[part][..., :width] if rows.dim() > 1 else rows[part] for rows in ordered]
+            of_part = partial(function, lengths=lengths)
             if self.recompute and torch.is_grad_enabled():
                 results.append(checkpoint(of_part, *tensors, use_reentrant=False, preserve_rng_state=True))
             else:

@@ -31,11 +31,8 @@ def compile_blocks(encoder: nn.Module, **options: Any) -> None:
     """Compile every block on its first call, for batches of any shape; weights and their names do not change.
 
     Blocks are compiled rather than the encoder, because fairseq's loop around them reads values (whether there is padding,
-    which layers are dropped), which would break the graph. Copies and pickles of a block are not compiled.
-
-    Args:
-        encoder: fairseq's TransformerEncoder.
-        options: for ``torch.compile`` (tests: ``backend``, ``fullgraph``).
+    which layers are dropped), which would break the graph. Copies and pickles of a block are not compiled. The options are for
+    ``torch.compile`` (tests: ``backend``, ``fullgraph``).
     """
     blocks: Any = encoder.layers
     # children(), because iterating over a LayerDropModuleList leaves out blocks and draws random numbers

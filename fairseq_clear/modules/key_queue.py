@@ -92,10 +92,9 @@ class KeyQueue(nn.Module):
     def checksum(self) -> Tensor:
         """A (4,) float64 checksum, (5,) with guides, by which workers check that their queues are equal."""
         weights = torch.arange(1, self.size + 1, device=self.keys.device, dtype=torch.float64)
-        rows = {"keys": self.keys.sum(dim=1), "identities": self.identities.remainder(1 << 20)}
-        if "guides" in self._columns:
-            rows["guides"] = self.guides.sum(dim=1)
-        sums = [(values.double() * weights).sum() for values in rows.values()]
+        rows = [self.keys.sum(dim=1), self.identities.remainder(1 << 20)]
+        rows += [self.guides.sum(dim=1)] if "guides" in self._columns else []
+        sums = [(values.double() * weights).sum() for values in rows]
         return torch.stack([*sums, self.pointer.double(), self.fill.double()])
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "KeyQueue":

@@ -88,8 +88,7 @@ class MomentumEncoder(nn.Module):
                 compile_blocks(self._rounded[0][0], **self._compiled)
         encoder, head = self._rounded[0]
         if self._is_stale:
-            rounded = [*encoder.parameters(), *head.parameters()]
-            for value, master in zip(rounded, [*self.encoder.parameters(), *self.head.parameters()], strict=True):
+            for master, value in self._pairs(encoder, head):
                 value.copy_(master)
             self._is_stale = False
         return encoder.train(self.training), head.train(self.training)

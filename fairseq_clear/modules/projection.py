@@ -23,19 +23,11 @@ class ProjectionHead(nn.Module):
     """
 
     def __init__(
-        self,
-        input_dim: int,
-        hidden_dim: int,
-        output_dim: int,
-        layers: int,
-        activation: str = "relu",
-        activate_last: bool = False,
+        self, input_dim: int, hidden_dim: int, output_dim: int, layers: int, activation: str, activate_last: bool
     ) -> None:
         super().__init__()
         widths = [input_dim] + [hidden_dim] * (layers - 1) + [output_dim] * min(layers, 1)
-        self.layers = nn.ModuleList(
-            nn.Linear(wide, narrow) for wide, narrow in zip(widths[:-1], widths[1:], strict=True)
-        )
+        self.layers = nn.ModuleList(map(nn.Linear, widths, widths[1:]))
         self.activation = ACTIVATIONS[activation]
         self.activated = len(self.layers) if activate_last else len(self.layers) - 1
         self.output_dim = widths[-1]

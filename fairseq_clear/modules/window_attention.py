@@ -48,7 +48,7 @@ def window_attention(
     dropout: float = 0.0,
     masks: "MaskCache | None" = None,
 ) -> Tensor:
-    """Scaled dot-product attention: of each token over its window and ``<s>``, and of ``<s>`` over the whole text.
+    """Scaled dot-product attention (B, T, H, d): of each token over its window and ``<s>``, of ``<s>`` over the whole text.
 
     Args:
         query, key, value: (B, T, H, d) in the same precision; rows begin with ``<s>``.
@@ -57,9 +57,6 @@ def window_attention(
             but meaningless. ``<s>`` never counts as padding. None for a batch without padding.
         dropout: dropout probability of the attention weights; drawn block by block, so the draws differ from full attention.
         masks: cache that shares masks between layers; None to build them.
-
-    Returns:
-        (B, T, H, d).
     """
     masks = masks or MaskCache()
     length = query.shape[1]
@@ -142,10 +139,7 @@ def _block_mask(query: Tensor, window: int, is_padding: Tensor | None) -> Tensor
 
 
 class MaskCache:
-    """The masks of the last batch, shared by the layers of an encoder.
-
-    They belong to one padding mask (the tensor object), and are freed with it.
-    """
+    """The masks of the last batch, for all layers of an encoder; they belong to its padding mask (the tensor object)."""
 
     def __init__(self) -> None:
         self._made: dict[Any, Tensor | None] = {}

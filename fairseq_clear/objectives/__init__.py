@@ -13,11 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from torch import Tensor
-
 from fairseq_clear.errors import UserError
-from fairseq_clear.objectives.info_nce import info_nce
-from fairseq_clear.objectives.nt_xent import nt_xent
+from fairseq_clear.objectives.negatives import Result
+from fairseq_clear.objectives.nt_xent import info_nce, nt_xent
 from fairseq_clear.objectives.self_guided import opt1, opt2, opt3, sg
 
 __all__ = ["OBJECTIVES", "Objective", "find_objective", "info_nce", "nt_xent", "opt1", "opt2", "opt3", "sg"]
@@ -37,7 +35,7 @@ class Objective:
         every_layer: for ``layers``: whether it takes all layers of the frozen encoder, rather than one drawn per text.
     """
 
-    function: Callable[..., tuple[Tensor, Tensor, dict[str, Tensor]]]
+    function: Callable[..., Result]
     candidates: Candidates
     summary: str
     paper: str

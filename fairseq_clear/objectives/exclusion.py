@@ -44,26 +44,20 @@ class Exclusion:
 
         As for ``spread``, ``absent`` and ``nearer`` must be None.
         """
-        own, identities, matrix = self.own, self.identities, self.matrix
-        if own is not None:
-            own = torch.cat([own + copy * total for copy in range(keys)], dim=1).repeat(queries, 1)
-        if identities is not None:
-            identities = (identities[0].repeat(queries), identities[1].repeat(keys))
-        if matrix is not None:
-            matrix = matrix.repeat(queries, keys)
-        return replace(self, own=own, identities=identities, matrix=matrix)
+        own, same, matrix = self.own, self.identities, self.matrix
+        own = None if own is None else torch.cat([own + copy * total for copy in range(keys)], dim=1).repeat(queries, 1)
+        same = None if same is None else (same[0].repeat(queries), same[1].repeat(keys))
+        matrix = None if matrix is None else matrix.repeat(queries, keys)
+        return replace(self, own=own, identities=same, matrix=matrix)
 
     def spread(self, copies: int) -> "Exclusion":
         """Rules for keys that are each repeated ``copies`` times in a row."""
-        own, identities, matrix = self.own, self.identities, self.matrix
+        own, same, matrix = self.own, self.identities, self.matrix
         if own is not None:
-            steps = torch.arange(copies, device=own.device)
-            own = (own.unsqueeze(2) * copies + steps).flatten(1)
-        if identities is not None:
-            identities = (identities[0], identities[1].repeat_interleave(copies))
-        if matrix is not None:
-            matrix = matrix.repeat_interleave(copies, dim=1)
-        return replace(self, own=own, identities=identities, matrix=matrix)
+            own = (own.unsqueeze(2) * copies + torch.arange(copies, device=own.device)).flatten(1)
+        same = None if same is None else (same[0], same[1].repeat_interleave(copies))
+        matrix = None if matrix is None else matrix.repeat_interleave(copies, dim=1)
+        return replace(self, own=own, identities=same, matrix=matrix)
 
     def block(self, rows: slice, columns: slice, device: torch.device) -> Tensor:
         """Compute a block (R, C) of the matrix, True where excluded; both slices must have start and stop."""

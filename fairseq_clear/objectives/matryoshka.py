@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.objectives.negatives import Result
 from fairseq_clear.objectives.unit_vectors import unit_vectors
-
-Result = tuple[Tensor, Tensor, dict[str, Tensor]]
 
 
 def parse_dimensions(text: str, *, flag: str = "--matryoshka") -> tuple[int, ...]:
@@ -33,10 +32,8 @@ def at_dimensions(objective: Callable[..., Result], dimensions: Sequence[int]) -
     Kusupati et al. 2022 (arXiv:2205.13147), eq. 1 with equal weights c_m, as a mean; vectors are scaled to length 1 after they
     are truncated (section 3). The result is called like ``objective``: its positional arguments of floating type are vectors,
     truncated in their last dimension; the others, such as indices, do not change. Queries without a candidate are the same at
-    every dimension, so the number of rows is too. The statistics belong to the largest dimension.
-
-    Args:
-        dimensions: ascending; a dimension at or above the vectors' own leaves them whole.
+    every dimension, so the number of rows is too. The statistics belong to the largest dimension. ``dimensions`` are ascending;
+    one at or above the vectors' own leaves them whole.
     """
 
     def mean_over_dimensions(*arguments: Tensor, **options: Any) -> Result:

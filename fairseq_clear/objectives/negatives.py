@@ -5,10 +5,12 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_clear.objectives.exclusion import Exclusion
 
+Result = tuple[Tensor, Tensor, dict[str, Tensor]]  # of an objective: loss sum, rows counted, statistics
 BLOCK_ROWS, BLOCK = 512, 2**20  # queries and pairs of a block, which in float32 nearly fits into a core's cache
 
 
@@ -142,12 +144,21 @@ def _blocks(queries: int, keys: int) -> Iterator[tuple[slice, slice]]:
             yield slice(top, min(top + height, queries)), slice(left, min(left + width, keys))
 
 
+def cross_entropy(positive: Tensor, negatives: Negatives, temperature: float) -> Result:
+    """Sum over queries of log(phi+ + sum phi-) - log phi+, where phi = exp(cosine / tau), as a mean over the P positives.
+
+    ``positive`` (Q, P) is the cosine of each query with its positives. A query without negatives has loss 0 and is not counted.
+    """
+    # softplus(-inf), without negatives, is 0 with gradient 0
+    losses = F.softplus(negatives.log_sum.unsqueeze(1) - positive / temperature).mean(dim=1)  # (Q,)
+    return losses.sum(), (negatives.number > 0).sum().float(), contrast_statistics(positive, negatives)
+
+
 @torch.no_grad()
 def contrast_statistics(positive: Tensor, negatives: Negatives) -> dict[str, Tensor]:
     """Compute statistics for logging: sums over queries that have a negative, and over their negatives.
 
-    Args:
-        positive: (Q, P) cosine of each query with its positives; their statistics are means over P.
+    Those of the positives, of which ``positive`` (Q, P) is the cosine with each query, are means over P.
 
     Returns:
         Sums over queries: ``correct`` (1 if the positive is nearest), ``positive_cosine`` and ``alignment`` (squared distance

@@ -1,21 +1,15 @@
-"""NT-Xent, the contrastive loss of SimCLR that CLEAR (eq. 1 and 2), DeCLUTR and SimCSE share."""
+"""NT-Xent, the loss of SimCLR that CLEAR (eq. 1 and 2), DeCLUTR and SimCSE share, and InfoNCE, that of MoCo and CERT."""
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_clear.objectives.exclusion import Exclusion
-from fairseq_clear.objectives.negatives import contrast_statistics, contrast_with_negatives
+from fairseq_clear.objectives.negatives import Result, contrast_with_negatives, cross_entropy
 from fairseq_clear.objectives.unit_vectors import unit_vectors
 
 
 def nt_xent(
-    queries: Tensor,
-    keys: Tensor,
-    positive: Tensor,
-    *,
-    temperature: float,
-    excluded: Exclusion | Tensor | None = None,
-) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    queries: Tensor, keys: Tensor, positive: Tensor, *, temperature: float, excluded: Exclusion | Tensor | None = None
+) -> Result:
     """Sum over queries of -log exp(sim(q, k+)/tau) / sum_k exp(sim(q, k)/tau), sim being the cosine.
 
     CLEAR eq. 1 for each row and eq. 2 for the sum (arXiv:2012.15466); Chen et al. 2020 (arXiv:2002.05709), eq. 1. CLEAR
@@ -35,9 +29,28 @@ def nt_xent(
         without gradient (see ``negatives.contrast_statistics``).
     """
     queries, keys = unit_vectors(queries), unit_vectors(keys)
-    positives = (queries * keys[positive]).sum(dim=1)  # (Q,)
+    positives = (queries * keys[positive]).sum(dim=1, keepdim=True)  # (Q, 1)
     negatives = contrast_with_negatives(queries, keys, temperature, Exclusion.of(excluded).with_own(positive))
-    # log(phi+ + sum) - log phi+; softplus(-inf), without negatives, is 0 with gradient 0
-    losses = F.softplus(negatives.log_sum - positives / temperature)  # (Q,)
-    counted = (negatives.number > 0).sum().float()
-    return losses.sum(), counted, contrast_statistics(positives.unsqueeze(1), negatives)
+    return cross_entropy(positives, negatives, temperature)
+
+
+def info_nce(
+    queries: Tensor, positives: Tensor, queue: Tensor, *, temperature: float, excluded: Exclusion | Tensor | None = None
+) -> Result:
+    """Sum over queries of -log exp(q k+ / tau) / (exp(q k+ / tau) + sum_i exp(q k_i / tau)).
+
+    CERT (Fang et al. 2020, arXiv:2005.12766), eq. 2; He et al. 2019 (arXiv:1911.05722), eq. 1. The positive is one of the
+    candidates. A query without any candidate in the queue has loss 0 and is not counted. The results are as of ``nt_xent``.
+
+    Args:
+        queries: (Q, D), of any length and floating dtype; normalised here, in float32, as in the paper.
+        positives: (Q, D) the key of each query, likewise.
+        queue: (K, D) float32 of unit length, without gradient.
+        temperature: tau > 0.
+        excluded: keys of the queue that are not candidates (never written, or from the query's own text): rules, or a (Q, K)
+            bool matrix.
+    """
+    queries = unit_vectors(queries)
+    positive = (queries * unit_vectors(positives)).sum(dim=1, keepdim=True)  # (Q, 1)
+    negatives = contrast_with_negatives(queries, queue, temperature, Exclusion.of(excluded))
+    return cross_entropy(positive, negatives, temperature)

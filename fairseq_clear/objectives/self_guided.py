@@ -6,15 +6,12 @@ can choose one by name.
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_clear.objectives.exclusion import Exclusion
-from fairseq_clear.objectives.negatives import contrast_statistics, contrast_with_negatives
+from fairseq_clear.objectives.negatives import Result, contrast_with_negatives, cross_entropy
 from fairseq_clear.objectives.nt_xent import nt_xent
 from fairseq_clear.objectives.unit_vectors import unit_vectors
-
-Result = tuple[Tensor, Tensor, dict[str, Tensor]]
 
 
 def sg(
@@ -100,9 +97,7 @@ def opt3(
     positives = (sentences.unsqueeze(1) * all_layers[own]).sum(dim=2)  # (B, L)
     rules = Exclusion.of(excluded).with_own(own).spread(number)
     negatives = contrast_with_negatives(sentences, all_layers.flatten(0, 1), temperature, rules)
-    terms = F.softplus(negatives.log_sum.unsqueeze(1) - positives / temperature)  # (B, L) log(phi+ + sum) - log phi+
-    counted = (negatives.number > 0).sum().float()
-    return terms.mean(dim=1).sum(), counted, contrast_statistics(positives, negatives)
+    return cross_entropy(positives, negatives, temperature)
 
 
 def _one_layer(layers: Tensor) -> Tensor:

@@ -5,8 +5,10 @@ Functions and classes of fairseq are replaced by name, once, and the originals a
 
 import inspect
 import logging
+import pkgutil
 import sys
 from dataclasses import dataclass
+from functools import reduce
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -136,10 +138,7 @@ def import_fairseq() -> None:
 
 def original(target: str) -> Any:
     """Return fairseq's own function or class of this name, unpatched."""
-    if target in _originals:
-        return _originals[target]
-    owner, name = _resolve(target, import_module(target.partition(":")[0]))
-    return getattr(owner, name)
+    return _originals[target] if target in _originals else pkgutil.resolve_name(target)
 
 
 def install(patch: Patch) -> None:
@@ -154,7 +153,8 @@ def install(patch: Patch) -> None:
             continue
         _installed.add((module.__name__, patch.target))
         replacement = _load(patch.replacement)
-        owner, name = _resolve(patch.target, module)
+        *owners, name = patch.target.partition(":")[2].split(".")
+        owner: Any = reduce(getattr, owners, module)
         found = getattr(owner, name)
         if patch.target not in _originals:
             _originals[patch.target] = found
@@ -168,8 +168,7 @@ def is_installed(patch: Patch) -> bool:
     """Whether the patch is installed in this process; AttributeError if fairseq has no such target."""
     if not patch.target:
         return ("", patch.replacement) in _installed
-    owner, name = _resolve(patch.target, import_module(patch.target.partition(":")[0]))
-    return getattr(owner, name) is _load(patch.replacement)
+    return pkgutil.resolve_name(patch.target) is _load(patch.replacement)
 
 
 def signature_mismatch(patch: Patch) -> str:
@@ -198,14 +197,5 @@ def _modules(name: str) -> list[ModuleType]:
     return [*found, main] if main is not None and spec is not None and spec.name == name else found
 
 
-def _resolve(target: str, module: ModuleType) -> tuple[Any, str]:
-    *owners, name = target.partition(":")[2].split(".")
-    owner: Any = module
-    for part in owners:
-        owner = getattr(owner, part)
-    return owner, name
-
-
 def _load(name: str) -> Any:
-    module, _, attribute = name.partition(":")
-    return getattr(import_module(f"fairseq_clear.patches.{module}"), attribute)
+    return pkgutil.resolve_name(f"fairseq_clear.patches.{name}")

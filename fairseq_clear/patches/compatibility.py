@@ -108,9 +108,8 @@ def evaluate_literal(text: str) -> Any:
         nodes = list(ast.walk(tree))
         sides = [side for node in nodes if isinstance(node, ast.BinOp) for side in (node.left, node.right)]
         factors = [side.value for side in sides if isinstance(side, ast.Constant) and isinstance(side.value, int)]
-        is_large = (
-            any(isinstance(node, ast.Mult) for node in nodes) and math.prod(map(abs, filter(None, factors))) > LONGEST
-        )
+        multiplies = any(isinstance(node, ast.Mult) for node in nodes)
+        is_large = multiplies and math.prod(map(abs, filter(None, factors))) > LONGEST
         if is_large or not all(isinstance(node, LITERALS) for node in nodes):
             raise ValueError
         return eval(compile(tree, "<literal>", "eval"), {"__builtins__": {}})  # literals and arithmetic alone

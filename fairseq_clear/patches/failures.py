@@ -132,10 +132,8 @@ def load_checkpoint(
             raise UserError(f"{error}; continue from an earlier one: cp {other} {filename}") from None
         raise
     except AssertionError as error:  # another criterion or optimizer, as in a checkpoint of stock masked_lm
-        new_run = (
-            f"; or give another --save-dir, with --finetune-from-model {filename} to start a run from these weights"
-        )
-        raise UserError(f"{filename}: {error}{new_run if is_ours else ''}") from None
+        start = f"; or give another --save-dir, with --finetune-from-model {filename} to start a run from these weights"
+        raise UserError(f"{filename}: {error}{start if is_ours else ''}") from None
     except Exception as error:
         if isinstance(error, ValueError) and "parameter group" in str(error):
             start = f"--reset-optimizer, or another --save-dir with --finetune-from-model {filename}"

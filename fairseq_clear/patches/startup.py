@@ -39,10 +39,7 @@ TORCHRUN = ("WORLD_SIZE", "RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 def import_user_module(args: Any) -> None:
-    """Replaces ``import_user_module``: also patches commands imported after the plugin, and registers the plugin.
-
-    fairseq imports a package only once.
-    """
+    """Replaces ``import_user_module``, which imports a package once: also patches later commands, and registers the plugin."""
     stock = original("fairseq.utils:import_user_module")
     import_user_module.memo = getattr(import_user_module, "memo", getattr(stock, "memo", set()))  # type: ignore[attr-defined]
     stock(args)

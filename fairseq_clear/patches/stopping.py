@@ -84,10 +84,7 @@ def _block_in_child(signals: list[signal.Signals]) -> None:
 
 
 def _kill_children() -> None:
-    """Kill the data loader's processes at exit.
-
-    multiprocessing sends them SIGTERM, which they block, and would wait for them forever.
-    """
+    """Kill the data loader's processes at exit: multiprocessing sends them SIGTERM, which they block, and waits for them."""
     _state.is_leaving = True
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would report their end as an error
     for process in multiprocessing.active_children():

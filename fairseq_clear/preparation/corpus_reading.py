@@ -135,10 +135,7 @@ def text_rows(lines: Iterable[Row], document_start: re.Pattern[str] | None) -> I
 
 
 def aligned_lines(files: Sequence[CorpusFile], progress: Progress | None = None) -> Iterator[Row]:
-    """Read a text and its paraphrases in step; yield their lines.
-
-    Only LF and CRLF end a line, as for ``back-translate``; a CR within a line becomes a space.
-    """
+    """Yield the lines of a text and its paraphrases, in step. Only LF and CRLF end a line; a CR within it becomes a space."""
     readers = [(line.replace("\r", " ") for _, line in read_whole_lines(file, progress)) for file in files]
     for number, row in enumerate(zip_longest(*readers)):
         if None in row:

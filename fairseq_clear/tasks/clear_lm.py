@@ -205,23 +205,19 @@ class ClearLMTask(MaskedLMTask):
             check_data_files(path, self.text_entries)
             return data_utils.load_indexed_dataset(path, self.source_dictionary)
 
-        if self.cfg.hard_negatives and isinstance(sentences, Documents):
+        cfg = self.cfg
+        if cfg.hard_negatives and isinstance(sentences, Documents):
             raise UserError("--hard-negatives: only works with views of sentences, such as same and paraphrase")
-        settings = {name: getattr(self.cfg, name) for name in find_view_source(self.cfg.views)[0].settings}
+        settings = {name: getattr(cfg, name) for name in find_view_source(cfg.views)[0].settings}
         aligned = partial(aligned_sentences, sentences, load=load)
         views = partial(aligned, flag="--views paraphrase")
-        source = build_view_source(self.cfg.views, sentences, aligned=views, settings=settings)
-        if self.cfg.hard_negatives:
-            negatives = [aligned(name, flag="--hard-negatives") for name in self.cfg.hard_negatives.split(",")]
+        source = build_view_source(cfg.views, sentences, aligned=views, settings=settings)
+        if cfg.hard_negatives:
+            negatives = [aligned(name, flag="--hard-negatives") for name in cfg.hard_negatives.split(",")]
             source = WithHardNegatives(source, negatives, sentences)
-        only_positives = str(self.cfg.augment_texts) == "positives"
+        only_positives = str(cfg.augment_texts) == "positives"
         return ViewMaker(
-            source,
-            self.chain,
-            self.cfg.seed,
-            self.cfg.tokens_per_sample,
-            only_positives=only_positives,
-            prompts=self._prompts(),
+            source, self.chain, cfg.seed, cfg.tokens_per_sample, only_positives=only_positives, prompts=self._prompts()
         )
 
     def _prompts(self) -> tuple[Tokens, Tokens]:
@@ -266,22 +262,20 @@ class ClearLMTask(MaskedLMTask):
         try:
             paths = utils.split_paths(self.cfg.data)
             path = os.path.join(paths[(epoch - 1) % len(paths)], split)
+            name = f"{path} ({split})"
             check_data_files(path, self.text_entries, combine=combine)
             if self.cfg.sample_break_mode != "eos" and not kind.needs_documents:
                 blocks = super()._load_dataset_split(split, epoch, combine)
-                return BlockDataset(blocks, self.cfg.tokens_per_sample, f"{path} ({split})")
+                return BlockDataset(blocks, self.cfg.tokens_per_sample, name)
             lines = data_utils.load_indexed_dataset(path, self.source_dictionary, combine=combine)
             if lines is None:
                 raise FileNotFoundError(f"Dataset not found: {split} ({path})")
         except FileNotFoundError as error:
             raise UserError(f"{error}: make it with fairseq-clear prepare, or give another split or folder") from error
         if kind.needs_documents:
-            boundary = str(self.cfg.document_boundary)
-            return documents_of(lines, begin, end, boundary=boundary, name=f"{path} ({split})")
+            return documents_of(lines, begin, end, boundary=str(self.cfg.document_boundary), name=name)
         prefix = path if kind.values or self.cfg.hard_negatives else None  # its lines are aligned with others
-        sentences = SentenceDataset(
-            lines, begin, end, self.cfg.tokens_per_sample, name=f"{path} ({split})", prefix=prefix
-        )
+        sentences = SentenceDataset(lines, begin, end, self.cfg.tokens_per_sample, name, prefix)
         if len(sentences) == 0:
             raise UserError(f"{path}: {split} holds no sentence, only blank lines")
         return sentences

@@ -16,8 +16,7 @@ class ClearLMConfig(MaskedLMConfig):
     """Settings of ``masked_lm``, of the views and of their augmentation."""
 
     tokens_per_sample: int = setting(
-        "maximum number of tokens of a text, <s> and </s> included; longer texts are split (CLEAR: 512)",
-        512,
+        "maximum number of tokens of a text, <s> and </s> included; longer texts are split (CLEAR: 512)", 512
     )
     views: str = setting(
         "which texts form a positive pair, as name:knob=value,...; same: the text, twice; "
@@ -29,8 +28,7 @@ class ClearLMConfig(MaskedLMConfig):
         "same",
     )
     document_boundary: ChoiceEnum(BOUNDARIES) = setting(  # type: ignore[valid-type]
-        "what separates documents, for views of documents: blank lines; or line, if each line is a document",
-        "blank",
+        "what separates documents, for views of documents: blank lines; or line, if each line is a document", "blank"
     )
     short_documents: ChoiceEnum(SHORT_DOCUMENTS) = setting(  # type: ignore[valid-type]
         "documents too short for the longest spans of --views span (2 anchors of up to 512 tokens need 3 x 512 = "
@@ -72,8 +70,7 @@ class ClearLMConfig(MaskedLMConfig):
         None,
     )
     mlm_copies: int = setting(
-        "number of masked copies of each text; 2 is the Double MLM baseline of CLEAR section 5.1",
-        1,
+        "number of masked copies of each text; 2 is the Double MLM baseline of CLEAR section 5.1", 1
     )
     mix: str = setting(
         "train on several data folders with the same dictionary, as FOLDER:WEIGHT,FOLDER:WEIGHT; DATA is one of "
@@ -100,8 +97,7 @@ class ClearLMConfig(MaskedLMConfig):
         None,
     )
     persistent_workers: bool = setting(
-        "leave this off: loader processes that outlive an epoch keep its masks and views",
-        False,
+        "leave this off: loader processes that outlive an epoch keep its masks and views", False
     )
     allow_change: str = setting(
         "settings, joined by commas, that may differ from the checkpoint that the run resumes from, such "

@@ -35,8 +35,7 @@ class Corpus(NamedTuple):
 def parse_mix(mix: str, data: str, batches: Any = "any") -> list[Corpus]:
     """Read ``--mix FOLDER:WEIGHT,FOLDER:WEIGHT``, and check ``--mix-batches`` (``batches``).
 
-    Returns:
-        The corpora, starting with ``data``, the data folder of the run; an empty list without ``--mix``.
+    The corpora start with ``data``, the data folder of the run; without ``--mix`` there are none.
 
     Raises:
         UserError: the flag is malformed, names fewer than two folders, repeats a folder, or omits ``data``.
@@ -71,10 +70,8 @@ def check_corpora(corpora: Sequence[Corpus]) -> None:
         check_vocabulary(folder)
         if differing := _differing_file(first, folder):
             flags = tokenizer_flags(first)
-            command = (
-                ["fairseq-clear prepare", *flags] if flags else ["fairseq-preprocess --srcdict", first / DICTIONARY]
-            )
-            again = f"prepare its text again with {' '.join(map(str, command))}"
+            words = ["fairseq-clear prepare", *flags] if flags else ["fairseq-preprocess --srcdict", first / DICTIONARY]
+            again = f"prepare its text again with {' '.join(map(str, words))}"
             raise UserError(f"--mix {folder}: its {differing} differs from the one in {first}; {again}")
 
 

@@ -74,12 +74,8 @@ def run_record(cfg: Any, model: Any, chain: Chain) -> dict[str, Any]:
         record |= _section(section, cfg[section])
     for section, determined in DETERMINING.items():
         record |= {name: _plain(cfg[section][name]) for names in determined.values() for name in names.split()}
-    record |= _model(model)
-    return (
-        record
-        | _files(cfg, chain)
-        | {"augment": chain.spec, "workers": cfg.distributed_training.distributed_world_size}
-    )
+    record |= _model(model) | _files(cfg, chain)
+    return record | {"augment": chain.spec, "workers": cfg.distributed_training.distributed_world_size}
 
 
 def check_same_run(saved: Mapping[str, Any], current: Mapping[str, Any], path: str, allowed: str) -> list[str]:
@@ -109,11 +105,9 @@ def check_same_run(saved: Mapping[str, Any], current: Mapping[str, Any], path: s
     described = [_difference(name, saved[name], current[name]) for name in differing]
     old, new = saved.get("workers"), current["workers"]
     if old not in (None, new):
-        described.append(f"{old} workers, now {new}; --batch-size, --max-tokens and --update-freq are per worker")
+        described += [f"{old} workers, now {new}; --batch-size, --max-tokens and --update-freq are per worker"]
     if "draws" in current and saved.get("draws", 1) != current["draws"]:
-        described.append(
-            "another version made the checkpoint: the batches, views and masks of this epoch are drawn anew"
-        )
+        described += ["another version made the checkpoint: the batches, views and masks of this epoch are drawn anew"]
     return described
 
 

@@ -119,10 +119,9 @@ def _contradictions(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         yield "--prompts: has no effect without a contrastive term; leave it out"
     if dataset.get("combine_valid_subsets") and (kind.values or task.get("hard_negatives")):
         yield "--combine-valid-subsets: joins no aligned texts, which the views or --hard-negatives need; leave it out"
-    if dataset.get("disable_validation") and (
-        name := next((name for name, _ in MEASURED.values() if task.get(name)), "")
-    ):
-        yield f"--{name.replace('_', '-')}: is measured in validation; leave --disable-validation out"
+    measured = [name for name, _ in MEASURED.values() if task.get(name)]
+    if dataset.get("disable_validation") and measured:
+        yield f"--{measured[0].replace('_', '-')}: is measured in validation; leave --disable-validation out"
     if model.get("encoder_layerdrop") and criterion.get("guide_dropout"):
         yield "--guide-dropout: --encoder-layerdrop would drop layers of the guide; leave one of the two out"
     positions, longest = model.get("max_positions"), task.get("tokens_per_sample")

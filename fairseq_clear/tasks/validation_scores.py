@@ -112,9 +112,7 @@ class RetrievalValidation(_Validation):
         return float(values[:, METRICS.index("MRR@10")].mean())
 
 
-def encode_on_workers(
-    model: Any, dictionary: Any, tokenizer: Tokenizer, texts: Sequence[str], prompt: str = ""
-) -> Floats:
+def encode_on_workers(model: Any, dictionary: Any, tokenizer: Tokenizer, texts: Sequence[str], prompt: str) -> Floats:
     """Encode texts under the model's pooling, a part on each worker. All workers return all vectors (N, D), in order."""
     group = distributed_utils.get_data_parallel_group() if world_size() > 1 else None
     size = world_size(group)

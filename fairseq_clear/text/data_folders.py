@@ -33,8 +33,7 @@ TOKENIZERS: dict[str, Callable[..., Tokenizer]] = {
 def data_folders(data_bin: str | Path, *, flag: str = "--data-bin") -> list[Path]:
     """Return the folders with a ``dict.txt`` that ``data_bin`` names, in the order in which epochs read them.
 
-    Args:
-        data_bin: a folder, ``FOLDER1:FOLDER2`` as fairseq-train takes it, or the output folder of ``prepare --shards``.
+    It is a folder, ``FOLDER1:FOLDER2`` as fairseq-train takes it, or the output folder of ``prepare --shards``.
 
     Raises:
         UserError: a folder is missing or has no ``dict.txt``.
@@ -54,10 +53,7 @@ def _shards(folder: Path) -> list[Path]:
 
 
 def load_tokenizer(data_bin: str | Path) -> Tokenizer:
-    """Load the tokenizer that ``fairseq-clear prepare`` stored in a data folder.
-
-    Args:
-        data_bin: the folder, or ``FOLDER1:FOLDER2``; the first folder is used.
+    """Load the tokenizer that ``fairseq-clear prepare`` stored in a data folder; in the first one of ``FOLDER1:FOLDER2``.
 
     Raises:
         UserError: the folder is missing, or its ``clear.json`` is missing or broken (fairseq-preprocess writes none).

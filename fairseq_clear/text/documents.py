@@ -54,10 +54,7 @@ class Lines:
 
         A part begins at position ``begins`` (R,), or 0, of its line, and has ``lengths`` (R,) tokens, without ``</s>``.
         """
-        parts = Ragged.of_lengths(np.empty(int(lengths.sum()) + 2 * len(lengths), np.int64), lengths + 2)
-        parts.tokens[parts.offsets[:-1]], parts.tokens[parts.offsets[1:] - 1] = bos, eos
-        parts.write(1, self.tokens, self.starts(lines) + begins, lengths)
-        return parts
+        return Ragged.copied(self.tokens, self.starts(lines) + begins, lengths, first=bos, last=eos)
 
 
 class MappedLines(Lines):
@@ -152,10 +149,7 @@ class Documents:
         for rows, part, first in self._located(documents):
             lengths, counts = self.lengths[documents[rows]], self.line_counts[documents[rows]]
             sizes = np.minimum(lengths + counts, IDENTITY_TOKENS)
-            heads = Ragged.of_lengths(np.empty(int(sizes.sum()) + len(sizes), np.int64), sizes + 1)
-            heads.write(0, part.tokens, part.starts(first), sizes)
-            heads.tokens[heads.offsets[1:] - 1] = lengths
-            found[rows] = content_hashes(heads)
+            found[rows] = content_hashes(Ragged.copied(part.tokens, part.starts(first), sizes, last=lengths))
         return found
 
     def first_line(self, index: int) -> int:
@@ -188,8 +182,7 @@ def _read(part: Lines, origins: Tokens, counts: Tokens, begins: Tokens, ends: To
         low, high = np.where(is_after, low, middle), np.where(is_after, middle - 1, high)
     raw = starts + positions + low - first_lines
     sizes = np.where(ends > begins, raw[size:] + 1 - raw[:size], 0)
-    found = Ragged.of_lengths(np.empty(int(sizes.sum()), np.int64), sizes)
-    found.write(0, part.tokens, raw[:size], sizes)
+    found = Ragged.copied(part.tokens, raw[:size], sizes)
     inner = low[size:] - low[:size]  # ends of lines inside the span
     if not inner.any():
         return found

@@ -114,10 +114,8 @@ class BlockDataset(PrependTokenDataset):
         origins = blocks.block_to_dataset_index[indices].astype(np.int64)  # the first line, and the position in it
         slices = blocks.slice_indices[indices].astype(np.int64)  # the 16 bits of its sizes may overflow
         lengths = slices[:, 1] - slices[:, 0]
-        found = Ragged.of_lengths(np.empty(int(lengths.sum()) + len(lengths), np.int64), lengths + 1)
-        found.tokens[found.offsets[:-1]] = self.token
-        found.write(1, self.text.tokens, self.text.starts(origins[:, 0]) + origins[:, 1], lengths)
-        return found
+        starts = self.text.starts(origins[:, 0]) + origins[:, 1]
+        return Ragged.copied(self.text.tokens, starts, lengths, first=self.token)
 
 
 def _split_long(lengths: npt.NDArray[Any], longest: int) -> tuple[Tokens, Tokens, Tokens, Tokens]:

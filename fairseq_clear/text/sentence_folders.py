@@ -108,9 +108,8 @@ def _read_mode(path: Path) -> str:
     modes = config.get("pooling_mode")
     if modes is None:
         short = {switch: name for name, switch in EXPORTED.items()}
-        modes = [
-            short.get(key, key) for key, is_on in config.items() if key.startswith("pooling_mode_") and is_on is True
-        ]
+        switches = [key for key, is_on in config.items() if key.startswith("pooling_mode_") and is_on is True]
+        modes = [short.get(key, key) for key in switches]
     modes = [modes] if isinstance(modes, str) else list(modes)
     if len(modes) != 1 or modes[0] not in EXPORTED:
         raise UserError(

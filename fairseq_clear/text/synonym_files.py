@@ -6,13 +6,13 @@ The file lies next to ``dict.txt`` and stores that file's hash, so it cannot be 
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from fairseq_clear.augmentations.synonym_table import SynonymTable
 from fairseq_clear.errors import UserError, one_line
 from fairseq_clear.files import hash_file, write_errors, write_whole
 from fairseq_clear.text.data_folders import FAIRSEQ_SPECIALS, load_tokenizer, read_dictionary
 from fairseq_clear.text.tokenizers import Tokenizer
+from fairseq_clear.tokens import Bools
 
 SYNONYMS_NPZ = "synonyms.npz"
 SYNONYMS_FORMAT = 1
@@ -72,7 +72,7 @@ def load_word_starts(folder: str | Path) -> SynonymTable:
     return SynonymTable.build({}, find_word_starts(read_dictionary(Path(folder) / "dict.txt"), load_tokenizer(folder)))
 
 
-def find_word_starts(symbols: list[str], tokenizer: Tokenizer) -> npt.NDArray[np.bool_]:
+def find_word_starts(symbols: list[str], tokenizer: Tokenizer) -> Bools:
     """Determine for each symbol whether a word begins at it: (vocabulary,) bool.
 
     A word begins where the tokenizer says so, and at closing punctuation: in ``a film, and`` the word is ``film``, although no

@@ -6,6 +6,7 @@ Importing this module does not import fairseq.
 import json
 import re
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -154,11 +155,10 @@ class HfTokenizer:
         self.path = str(tokenizer_json)
         content = _read_bytes(self.path, HF_PART).decode(errors="replace")
         self.special = read_special_tokens([Path(path) for path in special_tokens])
+        tokenizers = import_library("tokenizers")
         try:
             self.content = split_names(content, self.special)
-            self._tokenizer: Any = import_library("tokenizers").Tokenizer.from_str(self.content)
-        except UserError:
-            raise
+            self._tokenizer: Any = tokenizers.Tokenizer.from_str(self.content)
         except Exception as error:  # tokenizers raises bare Exception
             raise UserError(f"{self.path}: not a tokenizer.json ({error})") from None
         # Tokenizer files of sentence-transformers truncate or pad every text to 128 tokens.
@@ -223,11 +223,7 @@ def split_names(content: str, special: dict[str, str]) -> str:
 
     A unigram model has these names as pieces, and would choose them. The changed file cuts each name before the model sees it,
     between two characters that no other piece contains together, so other text is split as before. A file that already splits
-    the names is returned unchanged.
-
-    Args:
-        content: the text of the file.
-        special: role -> name.
+    the names, of which ``special`` is role -> name, is returned unchanged.
     """
     names = set(special.values())
     made = import_library("tokenizers").Tokenizer.from_str(content)
@@ -307,14 +303,7 @@ def _read_bytes(path: str, what: str) -> bytes:
 def decode_runs(symbols: Sequence[str], decode: Callable[[list[str]], str]) -> str:
     """Decode the runs of symbols between special symbols: the tokenizer itself cannot decode special symbols."""
     texts: list[str] = []
-    run: list[str] = []
-    for symbol in [*symbols, "</s>"]:
-        if symbol not in SPECIAL_SYMBOLS:
-            run.append(symbol)
-            continue
-        if run:
-            texts.append(decode(run))
-            run = []
-        if symbol in VISIBLE_SYMBOLS:
-            texts.append(symbol)
+    for is_special, group in groupby(symbols, key=SPECIAL_SYMBOLS.__contains__):
+        run = list(group)
+        texts += [symbol for symbol in run if symbol in VISIBLE_SYMBOLS] if is_special else [decode(run)]
     return texts[0] if len(texts) == 1 else " ".join(text.strip() for text in texts)

@@ -7,14 +7,12 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fairseq_clear.text.tokenizers import SILENT_SYMBOLS, VISIBLE_SYMBOLS, Tokenizer
-from fairseq_clear.tokens import Tokens
+from fairseq_clear.tokens import Bools, Tokens
 from fairseq_clear.views.span_views import kind_of
 from fairseq_clear.views.view_maker import ViewMaker
 
-Bools = npt.NDArray[np.bool_]
 # mark -> its brackets, ANSI colour, and example and meaning in the legend
 MARKS = {
     "deleted": ("[-{}-]", "\033[9;31m", "deleted", ""),

@@ -9,27 +9,16 @@ import logging
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.seeding import Draws
-from fairseq_clear.spec import Knob
 from fairseq_clear.text.documents import Documents, content_hashes
-from fairseq_clear.tokens import Ragged, Tokens, interleave
+from fairseq_clear.tokens import Bools, Ragged, Tokens, interleave
 from fairseq_clear.views.view_source import FRAME, Pairs, ViewSource
 
 logger = logging.getLogger(__name__)
 
-LONGEST_CONTEXT = 10_000  # sentences on each side
 CHUNK_ITEMS = 1 << 16
-
-NEIGHBOR_KNOBS = {"sentences": Knob(1, int, 1, help="number of sentences in a span")}
-CLOZE_KNOBS = {
-    "before": Knob(2, int, 0, LONGEST_CONTEXT, help="number of context sentences before the sentence"),
-    "after": Knob(4, int, 0, LONGEST_CONTEXT, help="number of context sentences after the sentence"),
-    "keep": Knob(0.1, float, 0, 1, help="probability that the sentence is left in its context"),
-}
-TITLE_KNOBS = {"longest": Knob(40, int, 1, help="maximum number of tokens in a title; a longer first line is no title")}
 
 
 class SentencePairs(ViewSource):
@@ -37,21 +26,18 @@ class SentencePairs(ViewSource):
 
     Args:
         pairs: (D,) number of pairs of each document.
-        made_of, too_few: descriptions of a pair and of documents without a pair, for the log.
-        least, spec: number of sentences that a pair needs, and name of the view source, for the error.
+        made_of, spec, least: for messages, what a pair consists of, the view source, and the number of sentences it needs.
 
     Raises:
         UserError: no document has a pair.
     """
 
-    def __init__(
-        self, documents: Documents, pairs: npt.NDArray[np.int64], *, made_of: str, too_few: str, least: int, spec: str
-    ) -> None:
+    def __init__(self, documents: Documents, pairs: Tokens, *, made_of: str, least: int, spec: str) -> None:
         self.documents, self._ends = documents, np.cumsum(pairs)
         lone = int((pairs == 0).sum())
         logger.info(
-            "%s: %d pairs of %s; %d of %d documents have %s, so no pair",
-            documents.name, self._ends[-1], made_of, lone, len(documents), too_few,
+            "%s: %d pairs of %s; %d of %d documents have fewer than %d sentences, so no pair",
+            documents.name, self._ends[-1], made_of, lone, len(documents), least,
         )  # fmt: skip
         if not self._ends[-1]:
             raise UserError(
@@ -107,10 +93,8 @@ class NeighborViews(SentencePairs):
     def __init__(self, documents: Documents, *, sentences: int, tokens_per_sample: int) -> None:
         self.sentences = sentences
         spans = documents.line_counts // sentences  # (D,)
-        few, spec = f"fewer than {2 * sentences} sentences", f"neighbor:sentences={sentences}"
-        super().__init__(
-            documents, np.maximum(spans - 1, 0), made_of="neighbours", too_few=few, least=2 * sentences, spec=spec
-        )
+        spec = f"neighbor:sentences={sentences}"
+        super().__init__(documents, np.maximum(spans - 1, 0), made_of="neighbours", least=2 * sentences, spec=spec)
         long = int((self.text_lengths > tokens_per_sample).sum())
         if long:
             logger.info(
@@ -165,8 +149,7 @@ class ClozeViews(SentencePairs):
         counts = documents.line_counts  # (D,)
         # before=0 leaves the last sentence without context, after=0 the first one
         pairs = np.where(counts > 1, counts - (after == 0) - (before == 0), 0)  # (D,)
-        words = {"made_of": "a sentence and its context", "too_few": "one sentence", "spec": "cloze"}
-        super().__init__(documents, pairs, least=2, **words)
+        super().__init__(documents, pairs, made_of="a sentence and its context", least=2, spec="cloze")
 
     def pairs(self, indices: Tokens, draws: Draws) -> Pairs:
         """Return the pairs of items."""
@@ -195,9 +178,7 @@ class ClozeViews(SentencePairs):
         contexts = last - first - (0 if self.keep else end - begin)
         return end - begin, np.minimum(contexts, self.room)
 
-    def _trimmed(
-        self, begin: Tokens, end: Tokens, length: Tokens, is_kept: npt.NDArray[np.bool_]
-    ) -> tuple[Tokens, Tokens]:
+    def _trimmed(self, begin: Tokens, end: Tokens, length: Tokens, is_kept: Bools) -> tuple[Tokens, Tokens]:
         """Return begin and end of the used part of each context (0, length) around the sentence (begin, end)."""
         left, right = begin, length - end
         room = self.room - np.where(is_kept, end - begin, 0)
@@ -215,9 +196,6 @@ class TitleViews(ViewSource):
     A text that repeats the title at its beginning loses the repetition. A text of more than ``tokens_per_sample`` tokens,
     including ``<s>`` and ``</s>``, is cut off. The first line is no title if it is the only line, has more than ``longest``
     tokens, or begins several documents, as a heading does. Documents without a title are left out and counted.
-
-    Args:
-        documents: documents of the split, the title on the first line.
 
     Attributes:
         items: (items,) int64 indices of the documents that are used.
@@ -262,7 +240,7 @@ class TitleViews(ViewSource):
         return Pairs(texts, identity, document=numbers, spans=spans)
 
 
-def repeated_first_lines(documents: Documents, among: npt.NDArray[np.bool_], lengths: Tokens) -> npt.NDArray[np.bool_]:
+def repeated_first_lines(documents: Documents, among: Bools, lengths: Tokens) -> Bools:
     """Return which documents ``among`` (D,) share their first line, of ``lengths`` (D,), with another one: (D,) bool."""
     numbers, hashes = np.flatnonzero(among), [np.zeros(0, np.int64)]
     for begin in range(0, len(numbers), CHUNK_ITEMS):

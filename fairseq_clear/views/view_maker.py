@@ -13,8 +13,6 @@ from fairseq_clear.tokens import Ragged, Tokens
 from fairseq_clear.views.view_source import Pairs, ViewSource
 
 CHOICE = 1  # purpose of the draw of an anchor with which the model may make a choice
-
-
 NO_PROMPT = np.zeros(0, np.int64)
 
 

@@ -12,14 +12,7 @@ from fairseq_clear.spec import Knob, Step, check_knobs, check_name, parse_spec
 from fairseq_clear.text.documents import content_hashes
 from fairseq_clear.tokens import Tokens
 from fairseq_clear.views.paraphrase_views import Paraphrases
-from fairseq_clear.views.sentence_pair_views import (
-    CLOZE_KNOBS,
-    NEIGHBOR_KNOBS,
-    TITLE_KNOBS,
-    ClozeViews,
-    NeighborViews,
-    TitleViews,
-)
+from fairseq_clear.views.sentence_pair_views import ClozeViews, NeighborViews, TitleViews
 from fairseq_clear.views.span_views import SPAN_KNOBS, SpanViews
 from fairseq_clear.views.view_source import Pairs, TokenSource, ViewSource
 
@@ -70,21 +63,25 @@ VIEWS: dict[str, ViewSourceKind] = {
     ),
     "titles": ViewSourceKind(
         TitleViews,
-        TITLE_KNOBS,
+        {"longest": Knob(40, int, 1, help="maximum number of tokens in a title; a longer first line is no title")},
         "the title (first line) of a document and the text below it",
         needs_documents=True,
         settings=("tokens_per_sample",),
     ),
     "neighbor": ViewSourceKind(
         NeighborViews,
-        NEIGHBOR_KNOBS,
+        {"sentences": Knob(1, int, 1, help="number of sentences in a span")},
         "adjacent sentences of a document, or adjacent spans of n sentences (Investigating Views)",
         needs_documents=True,
         settings=("tokens_per_sample",),
     ),
     "cloze": ViewSourceKind(
         ClozeViews,
-        CLOZE_KNOBS,
+        {
+            "before": Knob(2, int, 0, 10_000, help="number of context sentences before the sentence"),
+            "after": Knob(4, int, 0, 10_000, help="number of context sentences after the sentence"),
+            "keep": Knob(0.1, float, 0, 1, help="probability that the sentence is left in its context"),
+        },
         "a sentence of a document and the context around it (inverse cloze task, Lee et al. 2019)",
         needs_documents=True,
         settings=("tokens_per_sample",),
@@ -114,18 +111,14 @@ def find_view_source(spec: str) -> tuple[ViewSourceKind, Step]:
 
 
 def build_view_source(
-    spec: str,
-    sentences: Any,
-    *,
-    aligned: Callable[[str], TokenSource] | None = None,
-    settings: Mapping[str, Any] | None = None,
+    spec: str, sentences: Any, *, settings: Mapping[str, Any], aligned: Callable[[str], TokenSource] | None = None
 ) -> ViewSource:
     """Build the view source that a spec names.
 
     Args:
         sentences: a TokenSource, or Documents if the source needs documents.
-        aligned: function that returns the aligned texts with a given name, for a source with positional values.
         settings: settings of the task.
+        aligned: function that returns the aligned texts with a given name, for a source with positional values.
 
     Raises:
         UserError: there is no such source or knob, or the spec is a chain.
@@ -134,4 +127,4 @@ def build_view_source(
     knobs = check_knobs(step, kind.knobs, flag="--views", allow_values=bool(kind.values))
     if kind.values:
         return kind.build(sentences, aligned=aligned, names=step.values, **knobs)
-    return kind.build(sentences, **{name: (settings or {})[name] for name in kind.settings}, **knobs)
+    return kind.build(sentences, **{name: settings[name] for name in kind.settings}, **knobs)

@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.modules.pooling import parse_pooling
-from fairseq_clear.modules.sbert_wk import sbert_wk
+from fairseq_clear.modules.pooling import parse_pooling, sbert_wk
 
 
 @pytest.mark.parametrize("name", ["avg", "layer", "layer:x", "layer:-1", "layer:5"])

@@ -221,7 +221,7 @@ def test_what_is_no_title_is_counted(caplog):
     ("spec", "said"),
     [
         ("neighbor", "1 pairs of neighbours; 2 of 3 documents have fewer than 2 sentences, so no pair"),
-        ("cloze", "2 pairs of a sentence and its context; 2 of 3 documents have one sentence, so no pair"),
+        ("cloze", "2 pairs of a sentence and its context; 2 of 3 documents have fewer than 2 sentences, so no pair"),
     ],
 )
 def test_documents_without_a_pair_are_counted(spec, said, caplog):
