@@ -163,14 +163,21 @@ def write_array(
         total, loss = EncodingCounts(), ""
         if workers.rank == 0:
             total = sum((EncodingCounts(**counts) for counts in work.results()), total)
-            if dtype == "float32":
-                os.replace(array, output)
-            else:
-                loss = _convert(array, output, dtype)
-            if dtype != "int8":  # of a file that this one replaced, or that an ended call left
-                scales_file(output).unlink(missing_ok=True)
-            sync_folder(output.parent)
+            loss = _put_in_place(array, output, dtype)
     return EmbedReport(total, dimension, loss)
+
+
+def _put_in_place(array: Path, output: Path, dtype: str) -> str:
+    """Move or convert the float32 ``array`` to ``output``; return what ``_convert`` does, or nothing."""
+    loss = ""
+    if dtype == "float32":
+        os.replace(array, output)
+    else:
+        loss = _convert(array, output, dtype)
+    if dtype != "int8":  # of a file that this one replaced, or that an ended call left
+        scales_file(output).unlink(missing_ok=True)
+    sync_folder(output.parent)
+    return loss
 
 
 def _convert(array: Path, output: Path, dtype: str) -> str:

@@ -239,11 +239,11 @@ class TextModel(nn.Module):
                 part.prompts = prompts
 
     def pooled(self, states: list[Tensor], tokens: Tensor) -> Tensor:
-        """Pool hidden states of the model."""
+        """Pool hidden states of tokens (B, T) as the model does: (B, encoder_embed_dim)."""
         return parse_pooling(self.args.pooling)(states, pooled_tokens(tokens, self.padding_idx, self.prompts))
 
     def hidden_states(self, tokens: Tensor, every_layer: bool = True, lengths: Sequence[int] = ()) -> list[Tensor]:
-        """Hidden states of the encoder, see ``modules.hidden_states``."""
+        """Hidden states (B, T, D) of tokens (B, T): of the embeddings and of each block, or only of the last block."""
         return hidden_states(self.backbone, tokens, every_layer, lengths)
 
     def _mlm_loss(self, tokens: Tensor, target: Tensor, lengths: Sequence[int]) -> Tensor:

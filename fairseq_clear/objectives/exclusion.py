@@ -42,7 +42,7 @@ class Exclusion:
     def tile(self, queries: int, keys: int, total: int) -> "Exclusion":
         """Rules for ``queries`` copies of all queries and ``keys`` copies of all ``total`` keys, each concatenated.
 
-        As for ``spread``, ``absent`` and ``nearer`` must be None.
+        ``absent`` and ``nearer`` must be None: the objectives of layers have neither a queue nor a guide.
         """
         own, same, matrix = self.own, self.identities, self.matrix
         own = None if own is None else torch.cat([own + copy * total for copy in range(keys)], dim=1).repeat(queries, 1)
@@ -51,7 +51,7 @@ class Exclusion:
         return replace(self, own=own, identities=same, matrix=matrix)
 
     def spread(self, copies: int) -> "Exclusion":
-        """Rules for keys that are each repeated ``copies`` times in a row."""
+        """Rules for keys that are each repeated ``copies`` times in a row; ``absent`` and ``nearer`` as for ``tile``."""
         own, same, matrix = self.own, self.identities, self.matrix
         if own is not None:
             own = (own.unsqueeze(2) * copies + torch.arange(copies, device=own.device)).flatten(1)

@@ -158,7 +158,7 @@ def cross_entropy(positive: Tensor, negatives: Negatives, temperature: float) ->
 def contrast_statistics(positive: Tensor, negatives: Negatives) -> dict[str, Tensor]:
     """Compute statistics for logging: sums over queries that have a negative, and over their negatives.
 
-    Those of the positives, of which ``positive`` (Q, P) is the cosine with each query, are means over P.
+    ``positive`` (Q, P) is the cosine of each query with its positives. Their statistics are means over P.
 
     Returns:
         Sums over queries: ``correct`` (1 if the positive is nearest), ``positive_cosine`` and ``alignment`` (squared distance

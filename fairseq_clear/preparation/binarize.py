@@ -44,7 +44,7 @@ class SplitCounts:
     unknown: int = 0
 
     def as_json(self, name: str = ORIGINAL) -> dict[str, Any]:
-        """The counts of a split, or of a paraphrase of it, for ``clear.json``."""
+        """The counts of a split, or of one of its paraphrases, for ``clear.json``."""
         found = {"documents": self.lengths.total()} if name == ORIGINAL else {"blank": self.blank}
         sentences = self.lengths.sentences - self.blank
         return {**found, "sentences": sentences, "tokens": self.tokens, "unknown": self.unknown}

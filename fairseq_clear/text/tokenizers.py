@@ -223,7 +223,7 @@ def split_names(content: str, special: dict[str, str]) -> str:
 
     A unigram model has these names as pieces, and would choose them. The changed file cuts each name before the model sees it,
     between two characters that no other piece contains together, so other text is split as before. A file that already splits
-    the names, of which ``special`` is role -> name, is returned unchanged.
+    the names is returned unchanged. ``special`` maps roles to names.
     """
     names = set(special.values())
     made = import_library("tokenizers").Tokenizer.from_str(content)

@@ -57,7 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     file, names = known.output.with_suffix(".json"), known.names or BENCHES
     results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))["results"] if file.exists() else {}
     for name in names:
-        results[name] = {"flags": flags, "machine": machine(), **run(FOLDER / f"{name}.py", flags, known.peers)}
+        told = [Path(flag).name if Path(flag).exists() else flag for flag in flags]  # not the folders of this machine
+        results[name] = {"flags": told, "machine": machine(), **run(FOLDER / f"{name}.py", flags, known.peers)}
         results = {other: results[other] for other in BENCHES if other in results}
         keep(results, known.output)
     print(markdown(results), end="")

@@ -114,7 +114,7 @@ def finish(table: Sequence[Row], arguments: argparse.Namespace, **further: Any) 
     """Print the table, the flags and ``further`` as the last line, in JSON, and write it to the file of --json."""
     known = {name: value for name, value in vars(arguments).items() if name != "json"}
     result = {**known, "threads": os.environ.get("OMP_NUM_THREADS", "unset"), **further, "table": list(table)}
-    line = json.dumps(result, default=str)
+    line = json.dumps(result, default=lambda path: Path(path).name)  # not the folders of this machine
     print(line)
     if arguments.json:
         arguments.json.write_text(line + "\n", encoding="utf-8")

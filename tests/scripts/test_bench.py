@@ -102,5 +102,8 @@ def test_the_runner_outlives_failures(bench, tmp_path, monkeypatch, capsys):
     assert runner.main(["--output", str(output)]) == 1
     results = json.loads(output.with_suffix(".json").read_text())["results"]
     assert results["good"]["n"] == 2 and results["bad"]["failed"] == "here"
-    assert runner.main(["good", "--output", str(output)]) == 0  # a failure of another benchmark is not its own
+    # a failure of another benchmark is not its own
+    assert runner.main(["good", "--output", str(output), "--", "--corpora", str(tmp_path)]) == 0
+    kept = json.loads(output.with_suffix(".json").read_text())["results"]["good"]
+    assert kept["flags"] == ["--corpora", tmp_path.name], "no folder of this machine"
     assert "| bad | failed: here |" in capsys.readouterr().out

@@ -26,6 +26,17 @@ def source(spec, documents, tokens=512):
     return build_view_source(spec, documents, settings={"tokens_per_sample": tokens})
 
 
+def made(spec, documents, tokens, expected, said):
+    """The source as a loader process gets it; None, after the error, if no item is expected."""
+    if not expected:
+        with pytest.raises(UserError, match=said):
+            source(spec, documents, tokens)
+        return None
+    views = pickle.loads(pickle.dumps(source(spec, documents, tokens)))
+    assert len(views.text_lengths) == len(expected)
+    return views
+
+
 def sentences_of(shape):
     """The sentences of each document of the text itself."""
     lines = numbered_lines(shape)
@@ -48,12 +59,7 @@ def slow_neighbours(shape, n):
 @settings(max_examples=300, deadline=None)
 def test_every_pair_of_neighbours_once(shape, n):
     expected, corpus, spec = slow_neighbours(shape, n), in_memory(shape), f"neighbor:sentences={n}"
-    if not expected:
-        with pytest.raises(UserError, match=f"no document has {2 * n} sentences"):
-            source(spec, corpus)
-        return
-    views = source(spec, corpus)
-    assert len(views.text_lengths) == len(expected)
+    views = made(spec, corpus, 512, expected, f"no document has {2 * n} sentences")
     for index, (number, one, other) in enumerate(expected):
         (pair,) = pairs_of(views, index, index)
         (positive,) = pair.positives
@@ -96,12 +102,7 @@ def test_every_sentence_once_with_its_context(shape, sides, keep, tokens):
     before, after = sides
     expected, corpus = slow_contexts(shape, before, after), in_memory(shape)
     spec = f"cloze:before={before},after={after},keep={keep}"
-    if not expected:
-        with pytest.raises(UserError, match="no document has 2 sentences"):
-            source(spec, corpus, tokens)
-        return
-    views = pickle.loads(pickle.dumps(source(spec, corpus, tokens)))
-    assert len(views.text_lengths) == len(expected)
+    views = made(spec, corpus, tokens, expected, "no document has 2 sentences")
     for index, (number, left, sentence, right) in enumerate(expected):
         (pair,) = pairs_of(views, index, index)
         (context,) = pair.positives
@@ -189,12 +190,8 @@ def test_every_title_once_with_its_text(files, longest, tokens):
         return
     expected, documents = slow_titles(files, longest, tokens - 2), corpus(*files)
     spec = f"titles:longest={longest}"
-    if not expected:
-        with pytest.raises(UserError, match="no document has a title for --views titles: .* choose another view"):
-            source(spec, documents, tokens)
-        return
-    views = pickle.loads(pickle.dumps(source(spec, documents, tokens)))
-    assert len(views.text_lengths) == len(expected)
+    said = "no document has a title for --views titles: .* choose another view"
+    views = made(spec, documents, tokens, expected, said)
     for index, (title, text) in enumerate(expected):
         (pair,) = pairs_of(views, index, index)
         assert pair.anchor.tolist() == [BOS, *title, EOS]
