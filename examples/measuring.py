@@ -11,6 +11,7 @@ import os
 import platform
 import re
 import resource
+import shutil
 import subprocess
 import sys
 import time
@@ -198,6 +199,23 @@ def import_encoder(source: Path, output: Path) -> Path:
     if not encoder.exists():
         clear("import", source, "--dest", encoder, "--arch", "clear_hf")
     return encoder
+
+
+def finetune(checkpoint: Path, data: Path, task: str, metric: str, seed: int, output: Path, *flags: object) -> float:
+    """Fine-tune on a task of GLUE; return the metric of its dev set, x100.
+
+    Args:
+        data: folder of ``glue prepare``.
+        output: folder for the run, which is replaced: an interrupted measurement may have used another checkpoint.
+        flags: further flags of ``glue run``, such as ``--recipe``.
+    """
+    shutil.rmtree(output, ignore_errors=True)
+    words = ("--tasks", task, "--seeds", seed, "--output", output, "--device", "cpu")
+    clear("glue", "run", "--checkpoint", checkpoint, "--data", data, *words, *flags)
+    (result,) = output.rglob("result.json")
+    value: float = json.loads(result.read_text())["metrics"]["valid"][metric]
+    shutil.rmtree(output)  # checkpoints of many runs would fill the disk
+    return value
 
 
 def prepare_documents(corpora: Path, names: Sequence[str], folder: Path, tokenizer: Sequence[object] = ()) -> Path:

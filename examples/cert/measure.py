@@ -10,7 +10,6 @@ synonyms replace words. The round trips are files TASK.txt of --round-trips, ali
 import argparse
 import json
 import random
-import shutil
 import sys
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from measuring import (
     Trained,
     Untrained,
     clear,
+    finetune,
     make_parser,
     measure,
     parse_with_results,
@@ -74,7 +74,10 @@ def main() -> None:
         def score(
             checkpoint: Path, recipe: Trained, seed: int, task: str = task, folder: Path = folder
         ) -> dict[str, float]:
-            return {task: finetune(arguments, task, checkpoint, folder, seed)}
+            output = folder / "finetuned" / f"{checkpoint.parent.name}.{seed}"
+            flags = ("--epochs", arguments.epochs, "--lr", arguments.lr, "--batch-size", arguments.batch_size)
+            run = (checkpoint, folder / "glue-bin", task, METRICS[task], seed, output)
+            return {task: finetune(*run, "--recipe", "cert", *flags)}
 
         chosen: dict[str, Trained] = (
             {PLAIN: Untrained(arguments.checkpoint, once=False)} if PLAIN in arguments.recipes else {}
@@ -122,23 +125,6 @@ def stand_in(line: str, neighbors: dict[str, list[str]], rng: random.Random) -> 
         return rng.choice(known) if known and rng.random() < STAND_IN_SHARE else word
 
     return " ".join(replace(word) for word in line.split())
-
-
-def finetune(arguments: argparse.Namespace, task: str, checkpoint: Path, folder: Path, seed: int) -> float:
-    """Fine-tune with CERT's settings for fewer epochs; return the task's dev metric."""
-    output = folder / "finetuned" / f"{checkpoint.parent.name}.{seed}"
-    shutil.rmtree(output, ignore_errors=True)  # an interrupted measurement may have used another checkpoint
-    clear(
-        *("glue", "run", "--checkpoint", checkpoint, "--data", folder / "glue-bin", "--recipe", "cert"),
-        *("--tasks", task, "--seeds", seed, "--output", output, "--device", "cpu"),
-        *("--epochs", arguments.epochs, "--lr", arguments.lr, "--batch-size", arguments.batch_size),
-    )
-    (result,) = output.rglob("result.json")
-    metrics = json.loads(result.read_text())["metrics"]["valid"]
-    for file in output.rglob("*.pt"):
-        file.unlink()
-    value: float = metrics[METRICS[task]]
-    return value
 
 
 def parse() -> argparse.Namespace:

@@ -5,9 +5,9 @@ r"""Measures the rows of CLEAR's Tables 1 to 3 and its sweep of section 4.1 at s
 
 Encoders of 2 layers x 128 (``--size mini``: 4 x 256) are trained on the sentences of 20 Newsgroups' training split, movie
 reviews and WikiText-2. Every row reads as many masked tokens as ``--masked`` says. Scores, x100: Spearman's correlation on STS,
-with mean and with CLS pooling; SentEval's transfer tasks by logistic regression, with mean pooling; and the correlation on
-STS-B's dev split at each fifth of the training. Further rows: an untrained encoder, and TF-IDF reduced by SVD, fitted on the
-same text.
+with mean and with CLS pooling; SentEval's transfer tasks by logistic regression, with mean pooling; the correlation on STS-B's
+dev split at each fifth of the training; with ``--glue`` the dev metrics of three tasks of GLUE, fine-tuned for five epochs in
+batches of 32 at the learning rate 3e-4. Further rows: an untrained encoder, and TF-IDF reduced by SVD, fitted on the same text.
 """
 
 import argparse
@@ -21,20 +21,35 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from measuring import DOCUMENTS, PROJECT, UNTRAINED, Recipe, clear, make_parser, measure, parse_with_results, schedule
+from measuring import (
+    DOCUMENTS,
+    PROJECT,
+    UNTRAINED,
+    Recipe,
+    clear,
+    finetune,
+    make_parser,
+    measure,
+    parse_with_results,
+    schedule,
+)
 from result_tables import difference_table, scores_of, seconds, table
 
 from fairseq_clear import SentenceEncoder
 from fairseq_clear.evaluation.encoders import CachedEncoder, load_encoders
+from fairseq_clear.evaluation.glue.glue_tasks import metric_of
 from fairseq_clear.evaluation.senteval import evaluate_senteval, read_tasks
 from fairseq_clear.evaluation.senteval_data import Classifiers
 from fairseq_clear.evaluation.sts import evaluate_sts, read_sts_tasks
 
 CONFIG = PROJECT / "examples/clear/config/tiny.yaml"
 MASKED, BATCH, FIFTHS = 0.15, 128, 5
+MAX_LENGTH = 128  # positions of tiny.yaml
 BASELINE = "RoBERTa"
 STS = ("STS12", "STS14", "STS-B", "SICK-R-trial")
 TRANSFER = ("MR", "CR", "TREC", "MRPC")
+GLUE = ("CoLA", "RTE", "MRPC")
+TUNING = ("--recipe", "clear", "--epochs", 5, "--lr", 3e-4, "--batch-size", 32)
 # Row of the paper -> ablation, or the augmentation of base_256gpu.yaml itself, and batches of BATCH texts that an update masks
 TABLES: dict[str, tuple[str, int]] = {
     BASELINE: ("roberta", 1),
@@ -97,6 +112,11 @@ def main() -> None:
         found = score_encoder(SentenceEncoder.from_pretrained(checkpoint, data, pooling="mean"), arguments)
         by_cls = SentenceEncoder.from_pretrained(checkpoint, data, pooling="cls")
         found |= {f"{name}, CLS": value for name, value in sts(by_cls, arguments.sts, STS).items()}
+        if arguments.glue is not None:
+            glue_bin = arguments.output / "glue-bin"
+            for task in GLUE:
+                run = (checkpoint, glue_bin, task, metric_of("clear", task), seed, checkpoint.parent / task)
+                found[task] = finetune(*run, *TUNING)
         return found | curve(checkpoint.parent, data, arguments.sts)
 
     found = measure(rows, arguments.seeds, arguments.output / "runs", score, arguments.results, arguments.size)
@@ -115,6 +135,9 @@ def prepare(arguments: argparse.Namespace) -> Path:
         clear("prepare", *words)
         clear("prepare", text, "--dest", data, "--vocab-size", 8000)
         clear("synonyms", "--data-bin", data, "--source", arguments.synonyms)
+    if arguments.glue is not None and not (arguments.output / "glue-bin").exists():
+        words = ("--data-bin", data, "--tasks", *GLUE, "--max-length", MAX_LENGTH)
+        clear("glue", "prepare", "--glue-dir", arguments.glue, *words, "--dest", arguments.output / "glue-bin")
     os.environ["BASELINE_TEXT"] = str(text.resolve())
     sys.path.insert(1, str(PROJECT / "examples/evaluation"))
     return data
@@ -158,6 +181,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--corpora", type=Path, required=True, help="folder of the three corpora (.xz)")
     parser.add_argument("--sts", type=Path, required=True, help="folder of STS12, STS14, STS-B and SICK")
     parser.add_argument("--senteval", type=Path, required=True, help="folder of SentEval's transfer tasks")
+    parser.add_argument("--glue", type=Path, help="folder of CoLA, RTE and MRPC; without it, no fine-tuning")
     parser.add_argument("--synonyms", type=Path, required=True, help="counter-fitted neighbours, a JSON file")
     parser.add_argument("--rows", nargs="+", default=list(TABLES), choices=list(ROWS), help="default: Tables 1 to 3")
     parser.add_argument("--size", default="tiny", choices=list(SIZES), help="2 x 128 or 4 x 256")
