@@ -8,7 +8,8 @@ every 20 lines). A separate process then does the steps of fairseq-train with a 
 - ``start`` builds the task, loads the training set, and makes the list of batches and the first batch;
 - ``epoch`` makes every batch of the epoch in this process. With --epoch-lines it stops after that number of lines and scales
   the seconds to the whole epoch; the row says so. The model is not updated, because an update costs the same for any data;
-- ``checkpoint`` saves.
+- ``checkpoint`` saves;
+- ``data worker`` is the memory of one loader process after --epoch-lines, or 20,000, that it does not share.
 
 Memory is RssAnon of /proc/self/status. It leaves out the pages of the mapped data, which the system drops when memory is
 short. It is read every 2 ms; the figure of a step is the peak minus the value before the step. glibc is set to return freed
@@ -27,6 +28,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import active_children
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -86,6 +88,10 @@ def table(found: dict[str, list[dict[str, Any]]], recipe: str) -> list[dict[str,
                     mib=mine[f"{step}_mib"], their_mib=stock[f"{step}_mib"],
                 )
             )  # fmt: skip
+        private, stock_private = mine["worker_mib"], stock["worker_mib"]
+        rows.append(
+            row(f"data worker, {mine['lines']:,} lines", "MiB", private, baseline="masked_lm", theirs=stock_private)
+        )
     if len(found[recipe]) < 2:
         return rows
     ends = {name: (sizes[0], sizes[-1]) for name, sizes in found.items()}
@@ -155,12 +161,8 @@ def child(data: Path, recipe: str, batch_size: int, epoch_lines: int) -> None:
         batches = trainer.get_train_iterator(epoch=1)
         itr = batches.next_epoch_itr(shuffle=True)
         first = next(itr)
-    read = 0
     with step(figures, "epoch"):
-        for batch in itr:
-            read += len(batch["id"])
-            if epoch_lines and read >= epoch_lines:
-                break
+        read = read_lines(itr, epoch_lines)
     items = len(task.dataset("train"))
     figures["epoch_seconds"] *= items / max(read, 1)  # for all items, the first batch of ``start`` included
     # fairseq leaves out the remainder of a last batch whose size is not a multiple of eight
@@ -168,7 +170,22 @@ def child(data: Path, recipe: str, batch_size: int, epoch_lines: int) -> None:
     figures["held_mib"] = anonymous_mib() - held
     with step(figures, "checkpoint"):
         checkpoint_utils.save_checkpoint(cfg.checkpoint, trainer, batches, None)
+    cfg.dataset.num_workers = 1
+    batches = trainer.get_train_iterator(epoch=2, load_dataset=False, disable_iterator_cache=True)
+    itr = batches.next_epoch_itr(shuffle=True)
+    read_lines(itr, epoch_lines or 20_000)
+    figures["worker_mib"] = private_mib(active_children()[0].pid)
     print(json.dumps(figures))
+
+
+def read_lines(itr: Any, most: int) -> int:
+    """Read batches of ``most`` lines, or of all if it is 0; return the number of lines."""
+    read = 0
+    for batch in itr:
+        read += len(batch["id"])
+        if most and read >= most:
+            break
+    return read
 
 
 @contextmanager
@@ -195,6 +212,12 @@ def anonymous_mib() -> float:
     """Anonymous memory of this process in MiB, without the pages of files."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return int(status.partition("RssAnon:")[2].split()[0]) / 1024
+
+
+def private_mib(process: int | None) -> float:
+    """Memory in MiB that the process has written and shares with no other."""
+    rollup = Path(f"/proc/{process}/smaps_rollup").read_text(encoding="ascii")
+    return int(rollup.partition("Private_Dirty:")[2].split()[0]) / 1024
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ TINY = {  # name -> flags, and the number of rows
     ),
     "encode": ([], 3),  # without sentence-transformers
     "clear_hf": ([], 2),  # without sentence-transformers
-    "growth": (["--lines", "400", "--epoch-lines", "40", "--batch-size", "8"], 3),
+    "growth": (["--lines", "400", "--epoch-lines", "40", "--batch-size", "8"], 4),
     "nt_xent": (["--sizes", "8x16"], 2),
     "prepare": (["--lines", "300", "--vocab-size", "600", "--python-encoder", "1"], 1),
     "retrieval": ([], 1),  # without faiss
