@@ -314,6 +314,8 @@ def means(values: np.ndarray) -> Scores:
 
 def draw(measured: dict[str, dict[str, list[dict[str, Any]]]], path: Path) -> None:
     """Draw the change in nDCG@10 of every training and of its merge, a panel for each collection; the lines are intervals."""
+    drawn = {name for runs in measured.values() for name, (run, *_) in runs.items() if "low" in run["scores"]}
+    names = [name for name in NAMES if name in drawn]  # of any collection
     with style.context((*STYLE, {"font.size": 6})):
         figure = Figure(figsize=(2 * WIDTH, 2.6))
         for axis, (collection, runs) in zip(
@@ -322,12 +324,13 @@ def draw(measured: dict[str, dict[str, list[dict[str, Any]]]], path: Path) -> No
             scores = {name: found for name, found in scores_of(runs).items() if "low" in found[0]}
             base = scores_of(runs)[UNTOUCHED][0]["nDCG@10"]
             for offset, end, mark in ((-0.15, "", "o"), (0.15, ", merged", "s")):
-                for place, found in enumerate(scores.values()):
+                for name, found in scores.items():
+                    place = names.index(name)
                     colour = "C0" if end else "C1"
                     low, high = (np.mean([one[f"{bound}{end}"] for one in found]) for bound in ("low", "high"))
                     axis.plot([low, high], [place + offset] * 2, color=colour, linewidth=0.8)
                     changes = [one[f"nDCG@10{end}"] - base for one in found]
-                    label = (f"trained{end}" if end else "trained") if place == 0 else None
+                    label = f"trained{end}" if name == next(iter(scores)) else None
                     axis.plot(
                         changes,
                         [place + offset] * len(changes),
@@ -338,11 +341,9 @@ def draw(measured: dict[str, dict[str, list[dict[str, Any]]]], path: Path) -> No
                         label=label,
                     )
             axis.axvline(0, color="grey", linewidth=0.6)
-            axis.set(
-                title=collection, xlabel="nDCG@10 minus untouched", yticks=range(len(scores)), yticklabels=list(scores)
-            )
+            axis.set(title=collection, xlabel="nDCG@10 minus untouched", yticks=range(len(names)), yticklabels=names)
         axis.invert_yaxis()
-        axis.legend(loc="upper left", frameon=True)
+        axis.legend(loc="lower right", frameon=True)
     save_figure(figure, path)
 
 
