@@ -7,6 +7,7 @@ agents, ``SIGKILL`` to one of them and its worker). After a signal, agents kill 
 
 import logging
 import os
+import secrets
 import selectors
 import socket
 import threading
@@ -37,18 +38,24 @@ class PeerWatchdog:
         """Connect the workers to the first one, at ``host``. A collective on ``device``: every worker must call it."""
         self.rank, self.peers = dist.get_rank(), dict[socket.socket, str]()
         server = socket.create_server(("", 0), backlog=dist.get_world_size()) if self.rank == 0 else None
-        port = torch.tensor([server.getsockname()[1] if server else 0], device=device)
-        dist.broadcast(port, 0)
+        opened = (server.getsockname()[1], secrets.randbits(62)) if server else (0, 0)
+        place = torch.tensor(opened, device=device)
+        dist.broadcast(place, 0)
+        port, secret = place.tolist()
+        greeting = secret.to_bytes(8, "big")  # of a worker of this run, unlike a port scanner
         if server:
             server.settimeout(SECONDS_TO_CONNECT)
-            for _ in range(dist.get_world_size() - 1):
+            while len(self.peers) < dist.get_world_size() - 1:
                 peer, _ = server.accept()
                 peer.settimeout(SECONDS_TO_CONNECT)
-                self.peers[peer] = f"worker {int.from_bytes(_receive(peer, 4), 'big')}"
+                if _receive(peer, len(greeting)) == greeting:
+                    self.peers[peer] = f"worker {int.from_bytes(_receive(peer, 4), 'big')}"
+                else:
+                    peer.close()
             server.close()
         else:
-            peer = socket.create_connection((host, int(port)), SECONDS_TO_CONNECT)
-            peer.sendall(self.rank.to_bytes(4, "big"))
+            peer = socket.create_connection((host, port), SECONDS_TO_CONNECT)
+            peer.sendall(greeting + self.rank.to_bytes(4, "big"))
             self.peers[peer] = "worker 0"
         for peer in self.peers:
             _keep_alive(peer)

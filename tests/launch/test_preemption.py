@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,10 +17,10 @@ import torch
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.launch import preemption
-from fairseq_clear.launch.peer_watchdog import EXIT_LOST
+from fairseq_clear.launch.peer_watchdog import EXIT_LOST, PeerWatchdog
 from fairseq_clear.patches.stopping import EXIT_INTERRUPTED, EXIT_PREEMPTED
 from tests import zygote
-from tests.conftest import ROOT, free_port, run
+from tests.conftest import ROOT, Ranks, free_port, run
 from tests.faults.commands import NT_XENT, TRAINING, same
 from tests.training import configuration
 
@@ -272,3 +273,23 @@ def test_an_error_of_one_worker_is_the_error_of_all(data_bin: Path, tmp_path: Pa
 def test_usage() -> None:
     done = run(*WRAPPED, "fairseq-generate", check=False)
     assert done.returncode == 2 and done.stderr.splitlines()[-1].startswith("usage: ")
+
+
+def meet_beside_strangers(rank: int) -> list[str]:
+    connect = socket.create_connection
+
+    def after_strangers(place: tuple[str, int], timeout: float) -> socket.socket:
+        with connect(place), connect(place) as talking:
+            talking.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        return connect(place, timeout)
+
+    socket.create_connection = after_strangers  # type: ignore[assignment]  # in a process of its own
+    watchdog = PeerWatchdog("localhost", torch.device("cpu"))
+    names = list(watchdog.peers.values())
+    torch.distributed.barrier()
+    watchdog.leave(0)
+    return names
+
+
+def test_a_stranger_who_connects_takes_no_workers_place(ranks: Ranks) -> None:
+    assert ranks(2, meet_beside_strangers) == [["worker 1"], ["worker 0"]]
