@@ -34,7 +34,7 @@ from fairseq_clear.refining.refine_settings import PAIR_RECIPE, PAIRS, RECIPES, 
 from fairseq_clear.settings import flag_name
 from fairseq_clear.text.data_folders import load_tokenizer
 
-WARMUP_SHARE = 0.1
+WARMUP_SHARE, WEIGHT_DECAY, CLIP_NORM = 0.1, 0.01, 1.0
 FRAME = 2  # <s> and </s>
 SECONDS_PER_LINE = 15
 NUMBERS = ("num_updates", "loss", "wps")  # of a record that are read
@@ -71,7 +71,8 @@ def training_flags(training: Training, settings: RefineSettings, device: str) ->
         *(["--prompts", ",".join(training.prompts[: 1 + recipe.asks])] if training.prompts else []),
         "--sample-break-mode", "eos", "--tokens-per-sample", settings.max_length,
         "--batch-size", settings.batch_size, "--required-batch-size-multiple", 1,
-        "--optimizer", "adam", "--lr", f"{settings.learning_rate:g}", "--lr-scheduler", "polynomial_decay",
+        "--optimizer", "adam", "--weight-decay", WEIGHT_DECAY, "--clip-norm", CLIP_NORM,
+        "--lr", f"{settings.learning_rate:g}", "--lr-scheduler", "polynomial_decay",
         "--warmup-updates", max(1, round(WARMUP_SHARE * training.updates)),
         "--total-num-update", training.updates, "--max-update", training.updates,
         *(["--validate-interval-updates", interval] if training.validations else ["--disable-validation"]),
@@ -171,7 +172,11 @@ class Steps:
         flags, result = training_flags(training, self.settings, self.device), training.save_dir.with_suffix(".pt")
         if self.must_run(name, result, "fairseq-train", *flags):
             train(training, flags, name)
-            strip_checkpoint(training.save_dir / "checkpoint_last.pt", result)
+            last = training.save_dir / "checkpoint_last.pt"
+            if not last.is_file():
+                unsaved = "--save-dir, --no-save and --no-last-checkpoints"
+                raise UserError(f"fairseq-train wrote no {last}; leave {unsaved} out of the flags after --")
+            strip_checkpoint(last, result)
             shutil.rmtree(training.save_dir)
         return result
 
