@@ -324,7 +324,7 @@ def read_json(path: Path, remedy: str = "", kind: type = object) -> Any:
         what = f"holds a {type(content).__name__}, not a {kind.__name__}"
     except OSError as error:
         what = f"cannot read it ({error.strerror or error})"
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         what = f"not valid JSON ({error})"
     raise UserError("; ".join(filter(None, (f"{path}: {what}", remedy))))
 

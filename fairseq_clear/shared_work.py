@@ -50,7 +50,9 @@ class Workers:
         try:
             all_gather_object(values, value, group=self.group)
         except RuntimeError:  # gloo: the connection was closed
-            raise WorkerLost("a worker of this job has ended; finished blocks are kept: rerun to resume") from None
+            raise WorkerLost(
+                "a worker of this job has ended; rerun (embed and translate keep finished blocks)"
+            ) from None
         return values
 
     def is_first_report(self, error: BaseException) -> bool:

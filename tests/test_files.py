@@ -6,7 +6,7 @@ import lzma
 import pytest
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import corpus_file, read_lines, read_text_lines, write_errors
+from fairseq_clear.files import corpus_file, read_json, read_lines, read_text_lines, write_errors
 
 
 def test_only_line_feeds_end_lines(tmp_path):
@@ -56,3 +56,11 @@ def test_errors_of_writing_name_the_file_but_not_those_of_a_closed_pipe(error):
         assert raised.value is error
     else:
         assert str(raised.value) == "--dest train.log: cannot write it (No space left on device)"
+
+
+@pytest.mark.parametrize("content", ["{", "[" * 100_000], ids=["cut off", "nested"])
+def test_json_that_cannot_be_read_is_one_line(tmp_path, content):
+    path = tmp_path / "x.json"
+    path.write_text(content)
+    with pytest.raises(UserError, match=r"x.json: not valid JSON \(.*\); copy it again$"):
+        read_json(path, "copy it again")

@@ -1,4 +1,4 @@
-"""``fairseq-clear import``, ``export`` and ``merge``: convert and mean the weights of encoders of other libraries."""
+"""``fairseq-clear import``, ``export`` and ``merge``: convert encoders of other libraries, and average two."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,7 +146,7 @@ fairseq-clear import roberta.base.tar.gz --dest roberta --gpt2-encoder-json enco
 
 @dataclass(kw_only=True)
 class Merge(Command):
-    """Mean the weights of two encoders of one architecture, such as one before and after refining.
+    """Average the weights of two encoders of one architecture, such as one before and after refining.
 
     START and REFINED are local Hugging Face or sentence-transformers folders. DEST gets the weights
     (1 - alpha) * START + alpha * REFINED of the encoder, its MLM head and its pooler in float32 as model.safetensors, and every

@@ -1,6 +1,5 @@
 """``fairseq-clear embed`` encodes the lines of a text file as vectors; ``flow`` fits BERT-flow to them."""
 
-import io
 import shutil
 import sys
 from collections.abc import Iterator
@@ -63,7 +62,9 @@ torchrun --nproc-per-node 8 -m fairseq_clear.cli embed big.txt --checkpoint ck.p
     )
     overwrite: bool = setting("replace an existing output, or finished blocks made with other settings", False)
     pooling: str | None = setting(
-        "cls, mean, max, first-last, last2 or layer:N (default: the checkpoint's own; mean for fairseq's roberta)", None
+        "cls, mean, max, first-last, last2, wk (SBERT-WK) or layer:N (default: the checkpoint's own; mean for fairseq's "
+        "roberta)",
+        None,
     )
     normalize: bool = setting("scale vectors to length 1", False)
     prompt_name: str | None = setting(
@@ -92,6 +93,8 @@ torchrun --nproc-per-node 8 -m fairseq_clear.cli embed big.txt --checkpoint ck.p
             try:
                 self.embed(path, workers, is_array=is_array)
             except UserError as error:
+                if path == Path(self.input):
+                    raise
                 shown = "standard input" if self.input == "-" else self.input
                 raise type(error)(str(error).replace(str(path), shown)) from None
         return 0
@@ -123,13 +126,11 @@ torchrun --nproc-per-node 8 -m fairseq_clear.cli embed big.txt --checkpoint ck.p
                     self.output, path, self.text_field, sentences, encode, encoder.dimension, self.settings(encoder),
                     workers=workers, overwrite=self.overwrite, dtype=self.dtype,
                 )  # fmt: skip
-            elif self.output is not None:
-                with write_errors(self.output), write_whole(self.output) as binary:
-                    stream = io.TextIOWrapper(binary, encoding="utf-8", write_through=True)
-                    report = write_jsonl(stream, path, self.text_field, sentences, encode)
-                    stream.detach()  # write_whole still needs the open file
             else:
-                report = write_jsonl(sys.stdout, path, self.text_field, sentences, encode)
+                opened = nullcontext(sys.stdout.buffer) if self.output is None else write_whole(self.output)
+                with write_errors(self.output or "standard output"), opened as stream:
+                    report = write_jsonl(stream, path, self.text_field, sentences, encode)
+                    stream.flush()  # so that a full disk is found here
         shown = f", prompt {prompt!r}" if prompt else ""
         where = f"; wrote {self.output}" if self.output is not None else ""
         print(f"{report.summary()}; pooling {encoder.pooling}{shown}{where}", file=sys.stdout if where else sys.stderr)

@@ -9,12 +9,13 @@ from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from fairseq_clear.cli.flags import Command, EncoderFlags, add_flags, flag_dest, read_flags
+from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.labelled_text import REMOVALS, STRENGTHS, evaluate_labelled, read_labelled
-from fairseq_clear.evaluation.reports import Report, Row, check_seeds
+from fairseq_clear.evaluation.reports import MAX_SEED, Report, Row, check_seeds
 from fairseq_clear.evaluation.senteval_data import DOWNSTREAM_TASKS, PRESETS, PROBING_TASKS, Classifiers
 from fairseq_clear.evaluation.sts_data import AGGREGATIONS, DEFAULT_TASKS, METRICS, STS_TASKS
 from fairseq_clear.files import check_output_file
-from fairseq_clear.settings import setting
+from fairseq_clear.settings import flag_name, setting
 from fairseq_clear.shared_work import join_workers
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Evaluation(Command, EncoderFlags, ABC):
             rows.append(self.score(encoder, data))
             rate = encoder.sentences / max(encoder.seconds, 1e-9)
             lines.append(f"{encoder.name}: {encoder.sentences:,} distinct sentences, {rate:,.0f} sentences/s")
+            del encoder  # so that its memory is free when the next one is loaded
         report = self.report(data, rows)
         if join_workers().rank:  # the workers of a job have the same rows; the first one reports them
             return 0
@@ -165,9 +167,13 @@ fairseq-clear senteval --data SentEval/data --tasks MR TREC --preset self-guided
         """Make the command with the preset's seeds and classifier, changed by the given flags."""
         classifiers, seeds = PRESETS[args.preset]
         args.seeds = args.seeds or seeds
-        values = {item.name: getattr(args, flag_dest(item)) for item in fields(Classifiers)}
-        given = {name: value for name, value in values.items() if value is not None}
-        return read_flags(cls, args, classifiers=replace(classifiers, **given))
+        values = ((item, getattr(args, flag_dest(item))) for item in fields(Classifiers))
+        given = {item: value for item, value in values if value is not None}
+        classifiers = replace(classifiers, **{item.name: value for item, value in given.items()})
+        for item, value in given.items():
+            if classifiers.kind == "logistic" and item.name not in ("kind", "folds"):
+                raise UserError(f"{flag_name(item)} {value}: has no effect on logistic regression; leave it out")
+        return read_flags(cls, args, classifiers=classifiers)
 
     def read(self) -> Any:
         """Read the tasks of --tasks; of a group, those whose data are in the folder."""
@@ -227,7 +233,7 @@ fairseq-clear classify ... --remove headers footers quotes --strength 1 --output
         above=0,
         metavar="C",
     )
-    seed: int = setting("seed of the folds", 1, least=0)
+    seed: int = setting("seed of the folds", 1, least=0, most=MAX_SEED)
 
     def read(self) -> Any:
         """Read the texts."""

@@ -14,7 +14,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.files import CorpusFile, hash_file, read_text_lines
 from fairseq_clear.libraries import log_level
 from fairseq_clear.settings import check_settings, flag_name, setting
-from fairseq_clear.text.data_folders import CLEAR_JSON, load_tokenizer
+from fairseq_clear.text.data_folders import CLEAR_JSON, data_folders, load_tokenizer
 from fairseq_clear.text.tokenizers import Gpt2Tokenizer, SentencePieceTokenizer, Tokenizer, WhitespaceTokenizer
 
 if TYPE_CHECKING:
@@ -154,9 +154,11 @@ class ModelFlags:
 
     def load_encoders(self, name: str, poolings: Sequence[str | None]) -> "list[CachedEncoder]":
         """Load an encoder with each pooling, see ``evaluation.encoders.load_encoders``."""
-        from fairseq_clear.evaluation.encoders import CachedEncoder, load_encoders
+        from fairseq_clear.evaluation.encoders import VECTOR_FILE, CachedEncoder, load_encoders
 
-        tokenizer = make_tokenizer(self.tokenizer) if self.tokenizer is not None else None
+        tokenizer = None
+        if self.data_bin is not None and Path(name).is_file() and not VECTOR_FILE.search(name):  # a checkpoint
+            tokenizer = choose_tokenizer(self.tokenizer, data_folders(self.data_bin)[0])
         loaded = load_encoders(name, poolings, data_bin=self.data_bin, tokenizer=tokenizer, device=self.device)
         return [CachedEncoder(one, batch_size=self.batch_size, name=label, progress=True) for label, one in loaded]
 
@@ -219,12 +221,12 @@ class EncoderFlags(VectorFlags):
 
         if self.whitening_dimensions is not None and self.whitening is None:
             raise UserError(f"--whitening-dimensions {self.whitening_dimensions}: has an effect only with --whitening")
+        sentences = [] if self.whitening is None else read_text_sentences(self.whitening, flag="--whitening ")
         flow, flow_hash = (load_flow(self.flow), hash_file(self.flow)) if self.flow is not None else (None, "")
         for name in self.encoder:
             for cached in self.load_encoders(name, self.pooling):
                 label = cached.name
                 if self.whitening is not None:
-                    sentences = read_text_sentences(self.whitening, flag="--whitening ")
                     cached.transform = Whitening.fit(cached.encode(sentences), self.whitening_dimensions)
                     cached.name = f"{label} whitened"
                     cached.notes["whitening"] = {
@@ -241,6 +243,8 @@ class EncoderFlags(VectorFlags):
                     cached.transform = partial(first_dimensions, dimension=self.dimension, name=label)
                     cached.name, cached.notes["dimension"] = f"{label} first {self.dimension}", self.dimension
                 yield cached
+                cached.forget()  # the list still refers to it while other poolings are scored
+                del cached
 
 
 @dataclass(kw_only=True)
@@ -273,17 +277,16 @@ def read_text_sentences(path: Path, *, flag: str = "") -> list[str]:
     return sentences
 
 
-def make_tokenizer(name: str) -> Tokenizer:
-    """Return the tokenizer that ``--tokenizer`` names, see TOKENIZER_HELP; UserError if its file is missing."""
+def choose_tokenizer(name: str | None, folder: Path, fallback: Callable[[], Tokenizer] | None = None) -> Tokenizer:
+    """Return the tokenizer of ``--tokenizer``, see TOKENIZER_HELP, else of the data folder, else the fallback.
+
+    Raises:
+        UserError: there is none, or one of its files is missing.
+    """
     if name == "whitespace":
         return WhitespaceTokenizer()
-    return Gpt2Tokenizer(*name.split(",")) if name.count(",") == 1 else SentencePieceTokenizer(name)
-
-
-def choose_tokenizer(name: str | None, folder: Path, fallback: Callable[[], Tokenizer] | None = None) -> Tokenizer:
-    """Return the tokenizer of ``--tokenizer``, else of the data folder, else the fallback; UserError if there is none."""
     if name is not None:
-        return make_tokenizer(name)
+        return Gpt2Tokenizer(*name.split(",")) if name.count(",") == 1 else SentencePieceTokenizer(name)
     if (folder / CLEAR_JSON).is_file():
         return load_tokenizer(folder)
     if fallback is not None:

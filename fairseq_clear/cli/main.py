@@ -82,7 +82,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return USER_ERROR_STATUS
     except SystemExit as error:
         if workers.size > 1 and workers.is_first_report(error):
-            print(f"fairseq-clear {args.command}: stopped; rerun to resume from the finished blocks", file=sys.stderr)
+            print(
+                f"fairseq-clear {args.command}: stopped; rerun (embed and translate keep finished blocks)",
+                file=sys.stderr,
+            )
         raise
     except BrokenPipeError:  # a reader such as `head` has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -106,7 +106,7 @@ fairseq-clear retrieval --pairs pairs.tsv --query-prefix "query: " --encoder che
 
         prefixes = {"query_prefix": self.query_prefix, "passage_prefix": self.passage_prefix}
         row = evaluate_retrieval(encoder, data, **prefixes, seed=self.seed, device=choose_device(self.device))
-        if "prompts" in encoder.notes:
+        if "prompts" in encoder.notes and join_workers().rank == 0:
             print(f"# {encoder.name}: prompts {encoder.notes['prompts']}", file=sys.stderr)
         return row
 
@@ -165,13 +165,14 @@ fairseq-clear mine --pairs pairs.tsv --candidates corpus.txt --encoder bert/mode
         hashes = hash_files([self.pairs, *(file.path for file in files)])
         further = [text for file in files for text in read_sentences(file.path, self.text_field)]
         encoder = self.load()
-        names = ((QUERY, self.query_prefix), (DOCUMENT, self.passage_prefix))
-        prompts = [prompt_for(encoder, kind, given) for kind, given in names]
-        if any(prompts):
-            print(f"# prompts of queries and of passages: {', '.join(map(repr, prompts))}", file=sys.stderr)
-        prefixes = {"query_prefix": self.query_prefix, "passage_prefix": self.passage_prefix}
+        prefixes = {
+            "query_prefix": prompt_for(encoder, QUERY, self.query_prefix),
+            "passage_prefix": prompt_for(encoder, DOCUMENT, self.passage_prefix),
+        }
         # The other workers encode the same blocks in turn, and write nothing.
         is_first = join_workers().rank == 0
+        if is_first and any(prefixes.values()):
+            print(f"# prompts of queries and of passages: {', '.join(map(repr, prefixes.values()))}", file=sys.stderr)
         opened = output_folder(self.dest, self.overwrite, (MINE_JSON,)) if is_first else scratch_folder()
         with opened as folder:
             mined = mine_negatives(encoder, pairs, further, self, **prefixes, device=device)

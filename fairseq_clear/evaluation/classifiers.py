@@ -16,11 +16,10 @@ from torch import Tensor, nn
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.senteval_data import OPTIMIZERS, Classifiers
-from fairseq_clear.evaluation.sts import UndefinedCorrelation, pearson, spearman
+from fairseq_clear.evaluation.sts import Doubles, UndefinedCorrelation, pearson, spearman
 from fairseq_clear.libraries import import_library
 
 Floats = npt.NDArray[np.float32]
-Doubles = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
 Rows = tuple[Floats, Labels]
 Scored = tuple[Floats, Doubles]  # features (N, D) and scores (N,)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -97,8 +97,8 @@ def check_output(path: Path, overwrite: bool) -> None:
         check_output_file(file, overwrite)
 
 
-def write_jsonl(stream: TextIO, path: Path, text_field: str, sentences: Sentences, encode: Encode) -> EmbedReport:
-    """Write a line ``{"text": ..., "embedding": [...]}`` per text, with the shortest numbers that read back exactly.
+def write_jsonl(stream: BinaryIO, path: Path, text_field: str, sentences: Sentences, encode: Encode) -> EmbedReport:
+    """Write a line ``{"text": ..., "embedding": [...]}`` per text in UTF-8, with the shortest numbers that read back exactly.
 
     Raises:
         UserError: the input has changed since it was scanned.
@@ -109,7 +109,8 @@ def write_jsonl(stream: TextIO, path: Path, text_field: str, sentences: Sentence
         total, dimension = total + counts, vectors.shape[1]
         for text, vector in zip(texts, vectors, strict=True):
             embedding = [float(str(number)) for number in vector]
-            stream.write(json.dumps({"text": text, "embedding": embedding}, ensure_ascii=False) + "\n")
+            record = json.dumps({"text": text, "embedding": embedding}, ensure_ascii=False)
+            stream.write(f"{record}\n".encode())
     if total.sentences != sentences.count:
         raise _changed(path)
     return EmbedReport(total, dimension)
@@ -203,15 +204,11 @@ def _convert(array: Path, output: Path, dtype: str) -> str:
             np.save(file, scales, allow_pickle=False)
             output.unlink(missing_ok=True)  # vectors are never next to the scales of others
     sample = np.array(exact[np.linspace(0, len(exact) - 1, min(len(exact), SAMPLE)).astype(np.int64)])
-    if len(sample) < 2:
-        return ""
-    recall, queries = _recall(sample, np.float32(pack(sample)) * scales)
-    depth = min(DEPTH, len(sample) - 1)
-    return f"; {dtype}: recall@{depth} {recall:.4f} against float32, {queries:,} queries among {len(sample):,} rows"
+    return f"; {dtype}: {_recall(sample, np.float32(pack(sample)) * scales)}" if len(sample) > 1 else ""
 
 
-def _recall(exact: Floats, changed: Floats) -> tuple[float, int]:
-    """Share of the nearest rows by cosine, itself left out, that rows (N, D) keep when all are changed; number of queries."""
+def _recall(exact: Floats, changed: Floats) -> str:
+    """Say what share of its nearest rows by cosine a row keeps when all rows (N, D), two or more, are changed."""
     queries = np.linspace(0, len(exact) - 1, min(len(exact), QUERIES)).astype(np.int64)
     depth = min(DEPTH, len(exact) - 1)
     kept = 0
@@ -219,7 +216,8 @@ def _recall(exact: Floats, changed: Floats) -> tuple[float, int]:
     for own, before, after in zip(queries.tolist(), first, second, strict=True):
         one, other = ([row for row in found if row != own][:depth] for found in (before, after))
         kept += len({*one} & {*other})
-    return kept / max(depth * len(queries), 1), len(queries)
+    recall = kept / (depth * len(queries))
+    return f"recall@{depth} {recall:.4f} against float32, {len(queries):,} queries among {len(exact):,} rows"
 
 
 def _read_rows(array: Path) -> Iterator[Floats]:

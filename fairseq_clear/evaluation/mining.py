@@ -102,7 +102,7 @@ def mine_negatives(
     if not len(kept):
         raise UserError(
             f"none of the {len(pairs):,} pairs has {settings.negatives} negatives among {len(index_of):,} candidates; give "
-            "more --candidates, or choose among more with --last-rank and --margin"
+            "more texts, lower --negatives or --margin, or choose among more ranks"
         )
     # the allowed candidates first, in the order of their ranks
     chosen = rows[kept, None], np.argsort(~allowed[kept], axis=1, kind="stable")[:, : settings.negatives]

@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib import style
 from matplotlib.figure import Figure
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.encoders import Encoder
 from fairseq_clear.evaluation.reports import Row
-from fairseq_clear.evaluation.sts import spearman
+from fairseq_clear.evaluation.sts import Doubles, spearman
 from fairseq_clear.evaluation.sts_data import Pairs
 from fairseq_clear.evaluation.training_log import Records
 from fairseq_clear.files import write_errors, write_whole
@@ -35,7 +34,6 @@ METRICS = (
     *("alignment", "uniformity"),
 )
 LAYER_POOLINGS = ("cls", "mean")
-Doubles = npt.NDArray[np.float64]
 Points = Sequence[tuple[float, float]]
 Panels = Mapping[str, Mapping[str, Points]]  # name of a panel -> name of a line -> its points
 

@@ -9,12 +9,13 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.files import versions, write_json
 
 WIDE = 10  # with more columns than this, the table is transposed
+MAX_SEED = 2**32 - 1  # of numpy's RandomState
 
 
 def check_seeds(seeds: Sequence[int]) -> None:
-    """Raise UserError unless there are seeds, all different: equal runs would make the standard deviation too small."""
-    if not seeds or len(set(seeds)) < len(seeds):
-        raise UserError(f"--seeds {' '.join(map(str, seeds))}: give one or more different seeds")
+    """Raise UserError unless there are valid seeds, all different: equal runs would make the standard deviation too small."""
+    if not seeds or len(set(seeds)) < len(seeds) or not all(0 <= seed <= MAX_SEED for seed in seeds):
+        raise UserError(f"--seeds {' '.join(map(str, seeds))}: give one or more different seeds, from 0 to {MAX_SEED}")
 
 
 @dataclass(frozen=True)

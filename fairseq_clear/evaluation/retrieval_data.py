@@ -150,6 +150,7 @@ def _read_rows(path: Path, *, most: int | None) -> list[tuple[str, ...]]:
             if any(re.search("[\ud800-\udfff]", str(text)) for text in negatives or ()):
                 raise UserError(f"{path}:{number}: an unpaired surrogate (\\ud800 to \\udfff) in 'negatives'; drop it")
             texts = [*texts, *(negatives or [])]
+        texts = [text.replace("\0", " ") if isinstance(text, str) else text for text in texts]  # as prepare does
         if not 2 <= len(texts) <= (most or len(texts)) or not all(
             isinstance(text, str) and text.strip() for text in texts
         ):

@@ -101,14 +101,14 @@ class SentenceEncoder:
         """Load a checkpoint. The model is in float32, whatever the precision of its training.
 
         Args:
-            checkpoint: of ``clear_roberta``, trained with any criterion, or of fairseq's own ``roberta``.
+            checkpoint: of ``clear_roberta`` or ``clear_hf``, trained with any criterion, or of fairseq's own ``roberta``.
             data_bin: folder with the ``dict.txt`` of the training run, usually its data folder. Paths that the checkpoint
                 stores are not used.
             tokenizer: required if ``data_bin`` comes from plain fairseq-preprocess, which does not record a tokenizer:
                 ``SentencePieceTokenizer(model)``, ``Gpt2Tokenizer(encoder_json, vocab_bpe)`` or ``WhitespaceTokenizer()``
                 of ``fairseq_clear.text.tokenizers``.
-            pooling: cls, mean, max, first-last, last2 or layer:N (default: the checkpoint's pooling; mean for stock roberta
-                checkpoints, which have none).
+            pooling: cls, mean, max, first-last, last2, wk (SBERT-WK) or layer:N (default: the checkpoint's pooling; mean for
+                stock roberta checkpoints, which have none).
             dimension, flow: as for the class; the flow is a file of ``fairseq-clear flow``.
             device: such as ``cpu`` or ``cuda`` (default: cuda where available).
 

@@ -11,7 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fairseq_clear.errors import UserError, one_line
 from fairseq_clear.models.encoder_stack import FAIRSEQ_EPS
-from fairseq_clear.models.state_dicts import POSITIONS
+from fairseq_clear.models.state_dicts import OFFSET, POSITIONS
 from fairseq_clear.patches.checkpoint_files import read_checkpoint
 from fairseq_clear.spec import setting_names
 
@@ -27,7 +27,6 @@ SIZES = ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "max_po
 SHAPELESS = ("encoder_attention_heads", "activation_fn", "layer_norm_eps")
 # Only taken if the checkpoint has them: stock RoBERTa has no pooling, and a window fits any weights.
 OPTIONAL = ("pooling", "attention_window", "encoder_normalize_before", "untie_weights_roberta", "sentence_settings")
-OFFSET = 2  # rows of the position embedding before the first position
 
 
 def start_from_encoder(model: Any, checkpoint: Any, allowed: str = "") -> None:

@@ -12,6 +12,7 @@ logger = logging.getLogger(__name__)
 Weights = dict[str, Tensor]  # by name
 EMBEDDING = "encoder.sentence_encoder.embed_tokens.weight"
 POSITIONS = "encoder.sentence_encoder.embed_positions.weight"
+OFFSET = 2  # rows of POSITIONS before the first position: of the padding index, and those before it
 SEGMENTS = "encoder.sentence_encoder.embed_positions.segments.weight"
 VOCABULARY_ROWS = (EMBEDDING, "encoder.lm_head.weight", "encoder.lm_head.bias")
 HEAD = "projection_head."
@@ -30,7 +31,7 @@ def copies_of(backbone: str) -> dict[str, str]:
     return {"frozen_encoder.encoder.": backbone, "key_encoder.encoder.": backbone, "key_encoder.head.": HEAD}
 
 
-def fit_state_dict(loaded: Weights, own: Weights, prefix: str = "", parts_of: tuple[str, ...] = BACKBONE) -> None:
+def fit_state_dict(loaded: Weights, own: Weights, parts_of: tuple[str, ...] = BACKBONE) -> None:
     """Change ``loaded`` in place so that a model with the weights ``own`` loads it strictly; log what was changed.
 
     * If the checkpoint has one vocabulary row fewer (stock RoBERTa has no ``<del>``), the model's own row is appended. If it
@@ -42,26 +43,23 @@ def fit_state_dict(loaded: Weights, own: Weights, prefix: str = "", parts_of: tu
     Args:
         loaded: the checkpoint's weights, changed in place.
         own: the model's current weights.
-        prefix: of the model's names in ``loaded``.
         parts_of: prefixes of the parts of the stock model, its encoder first.
 
     Raises:
         UserError: the checkpoint has another vocabulary, another number of positions or of segments.
     """
     if COLUMNS in own:
-        _fit_hf_rows(loaded, own, prefix)
+        _fit_hf_rows(loaded, own)
     else:
-        _fit_vocabulary(loaded, own, prefix)
-        _check_positions(loaded, own, prefix)
-    fixed = tuple(prefix + part for part in parts_of)
-    foreign = [key for key in loaded if key.startswith(prefix) and key[len(prefix) :] not in own]
-    foreign = [key for key in foreign if not key.startswith(fixed)]
-    parts = {prefix + key: value for key, value in own.items() if not (prefix + key).startswith(fixed)}
+        _fit_vocabulary(loaded, own)
+        _check_positions(loaded, own)
+    foreign = [key for key in loaded if key not in own and not key.startswith(parts_of)]
+    parts = {key: value for key, value in own.items() if not key.startswith(parts_of)}
     other_shape = [key for key, value in parts.items() if key in loaded and loaded[key].shape != value.shape]
-    queue = [key for key in parts if key.startswith(prefix + QUEUE)]
+    queue = [key for key in parts if key.startswith(QUEUE)]
     is_part = 0 < sum(key in loaded for key in queue) < len(queue)  # a queue without the vectors of a guide
     if is_part or not {*queue}.isdisjoint(other_shape):  # in a queue of another size, the fill count would be wrong
-        other_shape = sorted({*other_shape, *(key for key in loaded if key.startswith(prefix + QUEUE))})
+        other_shape = sorted({*other_shape, *(key for key in loaded if key.startswith(QUEUE))})
     for key in {*foreign, *other_shape}:
         del loaded[key]
     missing = [key for key in parts if key not in loaded]
@@ -69,49 +67,49 @@ def fit_state_dict(loaded: Weights, own: Weights, prefix: str = "", parts_of: tu
         loaded[key] = parts[key]
     if foreign:
         # parts that only training needs are expected to be dropped at inference or in another recipe
-        expected = all(key[len(prefix) :].startswith(TRAINING_ONLY) for key in foreign)
+        expected = all(key.startswith(TRAINING_ONLY) for key in foreign)
         level = logging.INFO if expected else logging.WARNING
-        logger.log(level, "not loaded from the checkpoint, as this model has no such part: %s", _names(foreign, prefix))
-    differing = [key for key in other_shape if not key[len(prefix) :].startswith(tuple(copies_of("")))]
+        logger.log(level, "not loaded from the checkpoint, as this model has no such part: %s", _names(foreign))
+    differing = [key for key in other_shape if not key.startswith(tuple(copies_of("")))]
     if differing:
-        logger.warning("not loaded from the checkpoint, as their shapes differ: %s", _names(differing, prefix))
-    fresh = [key for key in missing if not key[len(prefix) :].startswith(TRAINING_ONLY)]
+        logger.warning("not loaded from the checkpoint, as their shapes differ: %s", _names(differing))
+    fresh = [key for key in missing if not key.startswith(TRAINING_ONLY)]
     if fresh:
-        logger.warning("not in the checkpoint, freshly initialised: %s", _names(fresh, prefix))
+        logger.warning("not in the checkpoint, freshly initialised: %s", _names(fresh))
 
 
-def complete_copies(loaded: Weights, own: Weights, prefix: str = "", parts_of: tuple[str, ...] = BACKBONE) -> None:
+def complete_copies(loaded: Weights, own: Weights, parts_of: tuple[str, ...] = BACKBONE) -> None:
     """Fill a missing copy of the encoder or of the head (frozen encoder, key encoder) with the checkpoint's weights.
 
     Call this before fairseq's own upgrade, which takes an encoder without ``version`` for an old one from 2018.
     """
-    old_names = [key for key in loaded if key.startswith(f"{prefix}guide.")]  # the frozen encoder's, before version 0.2
+    old_names = [key for key in loaded if key.startswith("guide.")]  # the frozen encoder's, before version 0.2
     for key in old_names:
         loaded[key.replace("guide.", "frozen_encoder.", 1)] = loaded.pop(key)
     for copy, part in copies_of(parts_of[0]).items():
         wanted = [key for key in own if key.startswith(copy)]
-        if any(prefix + key in loaded for key in wanted):
+        if any(key in loaded for key in wanted):
             continue
         for key in wanted:
             # fairseq before 0.10 called the encoder a decoder
             for name in (part, part.replace("encoder.", "decoder.", 1)):
-                original = prefix + name + key[len(copy) :]
+                original = name + key[len(copy) :]
                 if original in loaded:
-                    loaded[prefix + key] = loaded[original].clone()
+                    loaded[key] = loaded[original].clone()
 
 
-def _names(keys: list[str], prefix: str) -> str:
+def _names(keys: list[str]) -> str:
     """List the keys as text; a part with more than FEW tensors is given by its name and their number."""
-    parts = [key[len(prefix) :].partition(".")[0] for key in keys]
+    parts = [key.partition(".")[0] for key in keys]
     few = [key for key, part in zip(keys, parts, strict=True) if parts.count(part) <= FEW]
     many = [f"{part} ({parts.count(part)} tensors)" for part in set(parts) if parts.count(part) > FEW]
     return ", ".join(sorted(few) + sorted(many))
 
 
-def _fit_vocabulary(loaded: Weights, own: Weights, prefix: str) -> None:
-    if prefix + EMBEDDING not in loaded:
+def _fit_vocabulary(loaded: Weights, own: Weights) -> None:
+    if EMBEDDING not in loaded:
         return
-    wanted, found = own[EMBEDDING].shape[0], loaded[prefix + EMBEDDING].shape[0]
+    wanted, found = own[EMBEDDING].shape[0], loaded[EMBEDDING].shape[0]
     if wanted == found:
         return
     if abs(wanted - found) > 1:
@@ -120,53 +118,52 @@ def _fit_vocabulary(loaded: Weights, own: Weights, prefix: str) -> None:
             "files; binarize the text with the checkpoint's dictionary and tokenizer"
         )
     copies = (copy + "embed_tokens.weight" for copy, part in copies_of(BACKBONE[0]).items() if part != HEAD)
-    names = [*VOCABULARY_ROWS, *(key for key in copies if key in own and prefix + key in loaded)]
-    _fit_rows(loaded, own, prefix, names, wanted, found)
+    names = [*VOCABULARY_ROWS, *(key for key in copies if key in own and key in loaded)]
+    _fit_rows(loaded, own, names, wanted, found)
 
 
-def _fit_hf_rows(loaded: Weights, own: Weights, prefix: str) -> None:
+def _fit_hf_rows(loaded: Weights, own: Weights) -> None:
     """As ``_fit_vocabulary``, for clear_hf: a tensor with a row for each token is identified by its shape."""
-    size, found = len(own[COLUMNS]), len(loaded.get(prefix + COLUMNS, own[COLUMNS]))
+    size, found = len(own[COLUMNS]), len(loaded.get(COLUMNS, own[COLUMNS]))
     if size != found:
         raise UserError(f"the checkpoint's encoder has {found} rows for tokens, and this one {size}: they differ")
     for key, ids in own.items():
-        if key.endswith(IDS) and ids.any() and prefix + key in loaded:  # else the checkpoint knows the vocabulary
-            loaded[prefix + key] = ids
+        if key.endswith(IDS) and ids.any() and key in loaded:  # else the checkpoint knows the vocabulary
+            loaded[key] = ids
     by_token = {
-        key: len(loaded[prefix + key])
+        key: len(loaded[key])
         for key, value in own.items()
         if value.dim()
-        and prefix + key in loaded
-        and loaded[prefix + key].shape[1:] == value.shape[1:]
-        and {len(value), len(loaded[prefix + key])} == {size, size + 1}
+        and key in loaded
+        and loaded[key].shape[1:] == value.shape[1:]
+        and {len(value), len(loaded[key])} == {size, size + 1}
     }
     if by_token:
         rows = (size + 1, size) if size in by_token.values() else (size, size + 1)  # wanted, found
-        _fit_rows(loaded, own, prefix, [*by_token], *rows)
+        _fit_rows(loaded, own, [*by_token], *rows)
 
 
-def _fit_rows(loaded: Weights, own: Weights, prefix: str, names: list[str], wanted: int, found: int) -> None:
+def _fit_rows(loaded: Weights, own: Weights, names: list[str], wanted: int, found: int) -> None:
     """Add or drop the last row, of ``<del>``, of the tensors with these names."""
     for key in names:
-        rows = loaded[prefix + key]
-        loaded[prefix + key] = torch.cat([rows, own[key][-1:].to(rows)]) if wanted > found else rows[:wanted]
+        rows = loaded[key]
+        loaded[key] = torch.cat([rows, own[key][-1:].to(rows)]) if wanted > found else rows[:wanted]
     what = "this task has no <del>: the checkpoint's last vocabulary row is dropped"
     if wanted > found:
         what = "the checkpoint has no <del>: its vocabulary row is freshly initialised"
     logger.warning("%s (%d to %d rows)", what, found, wanted)
 
 
-def _check_positions(loaded: Weights, own: Weights, prefix: str) -> None:
+def _check_positions(loaded: Weights, own: Weights) -> None:
     """Raise UserError if the number of positions or of segments differs."""
-    if prefix + POSITIONS not in loaded or POSITIONS not in own:
+    if POSITIONS not in loaded or POSITIONS not in own:
         return
-    wanted, found = own[POSITIONS].shape[0], loaded[prefix + POSITIONS].shape[0]
+    wanted, found = own[POSITIONS].shape[0], loaded[POSITIONS].shape[0]
     if wanted != found:
-        offset = 2  # the rows of the padding index and of those before it are not positions
         raise UserError(
-            f"the checkpoint has {found - offset} positions and the model {wanted - offset}: "
-            f"give --max-positions {found - offset}"
+            f"the checkpoint has {found - OFFSET} positions and the model {wanted - OFFSET}: "
+            f"give --max-positions {found - OFFSET}"
         )
-    found, wanted = (len(weights.get(key, (0,))) for weights, key in ((loaded, prefix + SEGMENTS), (own, SEGMENTS)))
+    found, wanted = (len(weights.get(SEGMENTS, (0,))) for weights in (loaded, own))
     if wanted != found:
         raise UserError(f"the checkpoint has {found} segments and the model {wanted}: give --segments {found}")

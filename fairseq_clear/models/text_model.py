@@ -281,13 +281,14 @@ class TextModel(nn.Module):
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """Accept checkpoints of the stock model and of every other recipe, see ``state_dicts.fit_state_dict``."""
-        prefix = name + "." if name else ""
-        complete_copies(state_dict, self.state_dict(), prefix, self.stock_parts)
-        super().upgrade_state_dict_named(state_dict, name)  # type: ignore[misc]
+        prefix = f"{name}." if name else ""
+        loaded = {key.removeprefix(prefix): state_dict.pop(key) for key in [*state_dict] if key.startswith(prefix)}
+        complete_copies(loaded, self.state_dict(), self.stock_parts)
+        super().upgrade_state_dict_named(loaded, "")  # type: ignore[misc]
         own = self.state_dict()
-        keys = {key.removeprefix(prefix) for key in state_dict}
-        self.lost_parts = any(key.startswith(TRAINING_ONLY) for key in keys - own.keys())
-        fit_state_dict(state_dict, own, prefix, self.stock_parts)
+        self.lost_parts = any(key.startswith(TRAINING_ONLY) for key in loaded.keys() - own.keys())
+        fit_state_dict(loaded, own, self.stock_parts)
+        state_dict.update({prefix + key: value for key, value in loaded.items()})
 
     def complete(self, needs: Needs) -> None:
         """Freeze parameters that the recipe's loss does not use, train the head if it does, and compile with ``--compile``.

@@ -128,7 +128,8 @@ def load_checkpoint(
             counted.update(distributed_utils.broadcast_object(counted, 0, group, self.device))
         return state
     except UserError as error:
-        if "not a complete" in str(error) and (other := newest_whole(filename)):
+        is_start = filename == self.cfg.checkpoint.finetune_from_model  # no other file stands in for it
+        if "not a complete" in str(error) and not is_start and (other := newest_whole(filename)):
             raise UserError(f"{error}; continue from an earlier one: cp {other} {filename}") from None
         raise
     except AssertionError as error:  # another criterion or optimizer, as in a checkpoint of stock masked_lm

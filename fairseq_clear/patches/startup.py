@@ -283,6 +283,7 @@ def _unknown_setting(cfg: Any, error: ConfigKeyError) -> str:
 
 def _check(cfg: Any, parts: list[type[CheckedPart]]) -> None:
     """Check the settings of a run of the plugin; ``parts`` check their own, and whether they fit the others."""
+    _check_given(cfg)
     common, checkpoint = cfg.common, cfg.checkpoint
     on_cpu = common.cpu or not (common.tpu or torch.cuda.is_available())
     if on_cpu and not common.cpu:
@@ -292,8 +293,10 @@ def _check(cfg: Any, parts: list[type[CheckedPart]]) -> None:
         logger.warning("torch finds no GPU on this machine: training on the CPU (--cpu)")
     if on_cpu and common.fp16 and not (common.fp16_no_flatten_grads or common.memory_efficient_fp16):
         raise UserError("--fp16: on a CPU it needs --fp16-no-flatten-grads; or leave it out, which is faster there")
-    if common.log_file and not os.path.isdir(os.path.dirname(os.path.abspath(common.log_file))):
-        raise UserError(f"--log-file {common.log_file}: there is no such folder; make it, or name another file")
+    if log := common.log_file:
+        place = log if os.path.exists(log) else os.path.dirname(os.path.abspath(log))
+        if os.path.isdir(log) or not os.access(place, os.W_OK):
+            raise UserError(f"--log-file {log}: cannot be written; make its folder, or name another file")
     start = checkpoint.finetune_from_model
     if start and not PathManager.isfile(start):
         raise UserError(f"--finetune-from-model {start}: no such file; give a checkpoint (.pt)")
@@ -306,11 +309,26 @@ def _check(cfg: Any, parts: list[type[CheckedPart]]) -> None:
         part.check_run(cfg)
 
 
+def _check_given(cfg: Any) -> None:
+    """Raise UserError for a setting that a recipe leaves open (``???``) and that the command does not give."""
+    if getattr(cfg.model, "encoder_from", None) and OmegaConf.is_missing(cfg.checkpoint, "finetune_from_model"):
+        cfg.checkpoint.finetune_from_model = None  # encoder_from takes its place
+    for section in ("task", "checkpoint"):
+        for name in cfg[section] if OmegaConf.is_config(cfg[section]) else ():
+            if OmegaConf.is_missing(cfg[section], name):
+                raise UserError(f"{section}.{name}: is required; give {section}.{name}=VALUE")
+
+
 def train(cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> tuple[list[float | None], bool]:
-    """Replaces ``train``: logs a summary before the first epoch; a run that is complete only validates and saves."""
+    """Replaces ``train``: logs a summary before the first epoch. A run that is complete only validates and saves.
+
+    A run that ``--patience`` has stopped does nothing.
+    """
     if isinstance(task, RunTask) and not getattr(trainer, "_clear_has_begun", False):
         trainer._clear_has_begun = True
         task.begin(trainer)
+    if stopping.has_stopped_early(cfg):
+        return [None], True
     if trainer.get_num_updates() < (cfg.optimization.max_update or math.inf):
         return original("fairseq_cli.train:train")(cfg, trainer, task, epoch_itr)
     epoch_itr.next_epoch_itr(fix_batches_to_gpus=cfg.distributed_training.fix_batches_to_gpus)

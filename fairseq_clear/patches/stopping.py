@@ -52,7 +52,7 @@ class _State:
     is_validating: bool = False
     is_leaving: bool = False  # whether the process is exiting
     began: float = 0.0  # time at which the last update began
-    ended: float = 0.0  # time at which it was validated and saved, if due; 0 before the first
+    ended: float = 0.0  # time at which it was validated and saved, if due; 0 until then
     leave: Callable[[int], Any] = sys.exit  # called to exit, once everything is saved
 
 
@@ -147,7 +147,13 @@ def should_stop_early(cfg: Any, valid_loss: float | None) -> bool:
         early_stopping.update(best=float(valid_loss), misses=0)
         return False
     early_stopping["misses"] = early_stopping.get("misses", 0) + 1
-    if early_stopping["misses"] < settings.patience:
+    return has_stopped_early(cfg)
+
+
+def has_stopped_early(cfg: Any) -> bool:
+    """Log, and return, whether the run is over because the last ``--patience`` validations were not the best."""
+    settings = cfg.checkpoint
+    if not 0 < settings.patience <= early_stopping.get("misses", 0):
         return False
     logger.info(
         "early stop: %s has not improved for %d validations", settings.best_checkpoint_metric, settings.patience
@@ -156,11 +162,14 @@ def should_stop_early(cfg: Any, valid_loss: float | None) -> bool:
 
 
 def log_data_wait() -> None:
-    """Log the share of the time since the last update began in which this worker waited for its data."""
+    """Log the share of the time since the last update began in which this worker waited for its data.
+
+    An update that ``--amp`` repeats after an overflow waits for no data, so it is not counted.
+    """
     now, since = time.monotonic(), _state.began
     if _state.ended:
         metrics.log_scalar("data_wait", (now - _state.ended) / (now - since), weight=now - since, round=3)
-    _state.began = now
+    _state.began, _state.ended = now, 0.0
 
 
 def check_validation() -> None:

@@ -109,7 +109,7 @@ class TokenizerSettings:
             raise UserError("--gpt2-encoder-json and --gpt2-vocab-bpe belong together: give both")
         trains = not (self.spm_model or self.gpt2_encoder_json or self.tokenizer_dir)
         if self.dictionary is not None and trains:
-            raise UserError("--dict belongs to an existing tokenizer: also give --spm-model or the GPT-2 files")
+            raise UserError("--dict belongs to a tokenizer: add --spm-model, --tokenizer-dir or the GPT-2 files")
 
 
 @dataclass(kw_only=True)

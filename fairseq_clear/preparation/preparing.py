@@ -69,7 +69,7 @@ def prepare(settings: PrepareSettings) -> PrepareReport:
     settings.check()
     source, valid = find_sources(settings)
     check_destination(settings.dest, settings.overwrite, DATA_FOLDER, for_fairseq=True)
-    _check_outside(settings.dest, [*source.paths, *(valid.paths if valid else [])])
+    check_outside(settings.dest, [*source.paths, *(valid.paths if valid else [])])
     check_tokenizer_files(settings)
     with output_folder(settings.dest, settings.overwrite, DATA_FOLDER) as folder:
         work = folder / "work"
@@ -103,7 +103,7 @@ def write_text(settings: PrepareSettings) -> PrepareReport:
     source, valid = find_sources(settings)
     if valid is not None:
         raise UserError("--text-only: writes only the inputs; leave --valid out")
-    _check_outside(dest, source.paths)
+    check_outside(dest, source.paths)
     with partial_folder(dest) as (work, check_signals):
         staged = _read(source, work / "input")
         check_signals()
@@ -111,7 +111,7 @@ def write_text(settings: PrepareSettings) -> PrepareReport:
     return PrepareReport(settings.dest, time.monotonic() - began, staged.lengths)
 
 
-def _check_outside(dest: Path, paths: list[Path]) -> None:
+def check_outside(dest: Path, paths: list[Path]) -> None:
     """Raise UserError for an input inside ``dest``, which would be replaced."""
     for path in paths:
         if path.resolve().is_relative_to(dest.resolve()):

@@ -19,7 +19,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.encoders import Encoder
 from fairseq_clear.evaluation.mining import mine_negatives
 from fairseq_clear.evaluation.retrieval_data import MiningSettings, Pair
-from fairseq_clear.files import write_json
+from fairseq_clear.files import read_json, write_json
 from fairseq_clear.output_folder import output_folder
 
 MOST_TEST, MOST_DEV = 1000, 300
@@ -33,8 +33,7 @@ FEWEST = 2  # pairs that retrieval needs
 FEWEST_HELD_OUT = 10  # documents, unless that is more than half of them
 MOST_TITLE_WORDS = 25  # of a first line that is taken as a title
 COUNTS = "counts.json"
-ROWS = "pairs.jsonl"  # what is trained on: a list of query, passage and given negatives on each line
-FURTHER = "further.jsonl"  # documents without a title, among which hard negatives are found
+ROWS = "pairs.json"  # the pairs to train on, with given negatives, and further texts, among which negatives are found
 QUERY, PASSAGE, NEGATIVE = "query", "passage", "negative"  # names of the files of rows
 VALID_SHARE = 0.05  # of the training pairs, at most MOST_VALID of them, whose loss is shown
 Row = tuple[str, ...]  # query, passage, hard negatives
@@ -202,7 +201,7 @@ def read_documents(text: Path) -> list[list[str]]:
 def divide_training_pairs(
     rows: Iterable[Row], judged: list[Pair] | None, text: Path | None, folder: Path, share: float, seed: int
 ) -> HeldOut:
-    """Write pairs.jsonl, further.jsonl, valid.txt, the question and, last, counts.json to ``folder``.
+    """Write pairs.json, valid.txt, the question and, last, counts.json to ``folder``.
 
     No query and no passage of the comparison is trained on: a pair with one of them is left out, and so is a hard negative, and
     a document of the text that is one of them, with or without its title. White space is ignored. The titles
@@ -214,19 +213,19 @@ def divide_training_pairs(
         text: canonical text, or None.
     """
     rows = list(dict.fromkeys(tuple(" ".join(part.split()) for part in row) for row in rows))
-    held, negatives, rng = len(rows), min(len(row) - 2 for row in rows), np.random.default_rng(seed)
+    negatives, rng = min(len(row) - 2 for row in rows), np.random.default_rng(seed)
     if judged is None:
         passages = list(dict.fromkeys(row[1] for row in rows))
         chosen = {passages[n] for n in rng.permutation(len(passages))[: count_held_out(len(passages), share)]}
         asked = {row[0] for row in rows if row[1] in chosen}
         judged = [(row[0], row[1]) for row in rows if row[0] in asked]
-        held -= len(judged)
+        rows = [row for row in rows if row[0] not in asked]
     else:
         judged = [(" ".join(query.split()), " ".join(passage.split())) for query, passage in judged]
     taken = {_squeezed(part) for pair in judged for part in pair}
     free_rows = [row for row in rows if taken.isdisjoint(map(_squeezed, row[:2]))]
+    left_out = len(rows) - len(free_rows)
     rows = [(*row[:2], *(text for text in row[2:] if _squeezed(text) not in taken)) for row in free_rows]
-    left_out = held - len(rows)
     documents = [] if text is None else read_documents(text)
     titled = find_titles(documents)
     # a passage of the comparison may be a whole document, or what is below its title
@@ -245,8 +244,7 @@ def divide_training_pairs(
             f"--train-pairs: {len(rows)} pairs to train on; {len(judged):,} pairs compare encoders, and {left_out:,} have a "
             "query or a passage of those; give more pairs"
         )
-    _write_lines(folder / ROWS, rows)
-    _write_lines(folder / FURTHER, [[passage] for passage in further])
+    write_json(folder / ROWS, {"pairs": rows, "further": further}, flag="--dest")
     texts = dict.fromkeys(part for pair in judged or rows for part in pair[:2])
     (folder / "valid.txt").write_text("".join(f"{one}\n" for one in texts), encoding="utf-8")
     divided, others = split_pairs(judged, rng)
@@ -268,10 +266,10 @@ def write_rows(folder: Path, dest: Path, load: Callable[[], Encoder], count: int
         count: number of hard negatives of each pair.
         margin: see ``MiningSettings``.
     """
-    rows = _read_lines(folder / ROWS)
+    known = read_json(folder / ROWS, f"remove {folder} and rerun")
+    rows, further = [tuple(row) for row in known["pairs"]], known["further"]
     short = sum(len(row) - 2 < count for row in rows)
     if short:
-        further = [passage for (passage,) in _read_lines(folder / FURTHER)]
         last = max(MiningSettings.last_rank, count)
         settings, found, filled = MiningSettings(negatives=count, margin=margin, last_rank=last), {}, []
         try:
@@ -307,11 +305,3 @@ def read_rows(folder: Path) -> tuple[Path, dict[str, Any]]:
 def _squeezed(text: str) -> str:
     """The text without white space, which splitting into sentences changes."""
     return "".join(text.split())
-
-
-def _write_lines(path: Path, rows: Iterable[Iterable[str]]) -> None:
-    path.write_text("".join(f"{json.dumps(list(row))}\n" for row in rows))
-
-
-def _read_lines(path: Path) -> list[Row]:
-    return [tuple(json.loads(line)) for line in path.read_text().splitlines()]

@@ -24,8 +24,8 @@ SATURATED = 95.0  # MRR@10 of the untouched encoder from which the question can 
 # what the title or first sentence of a held-out document must find
 ASKED = {QUESTION: "the beginning of its text", HARDER: "a sentence from the middle of its text"}
 NOT_COMPARED = (
-    "Not compared: there are too few held-out documents of several sentences. Give --sts, or --pairs with queries and "
-    "passages, to see whether refining helped."
+    "Not compared: there are too few queries. They come from --pairs or --train-pairs, or else from documents of several "
+    "sentences. Give more of these, or --sts, to see whether refining helped."
 )
 
 

@@ -26,6 +26,7 @@ from fairseq_clear.libraries import import_library, log_level
 from fairseq_clear.models.pretrained_encoder import read_stated
 from fairseq_clear.output_folder import EXPORT, check_destination, output_folder
 from fairseq_clear.preparation.prepare_settings import DocumentSettings, PrepareSettings
+from fairseq_clear.preparation.preparing import check_outside
 from fairseq_clear.processes import locked
 from fairseq_clear.refining.holding_out import (
     COUNTS,
@@ -52,7 +53,7 @@ from fairseq_clear.refining.refine_settings import AUTO, CLOZE, PAIRS, RECIPES, 
 from fairseq_clear.refining.refine_steps import Steps, Training
 from fairseq_clear.settings import flag_name
 from fairseq_clear.tasks.run_record import content_hash
-from fairseq_clear.text.data_folders import CLEAR_JSON, DICTIONARY, read_clear_json, tokenizer_flags
+from fairseq_clear.text.data_folders import CLEAR_JSON, DICTIONARY, recorded_tokenizer, tokenizer_flags
 from fairseq_clear.text.sentence_folders import DOCUMENT, QUERY, find_prompt
 
 TRIAL_SHARE, SHORTEST_TRIAL = 0.2, 10  # updates of a trial
@@ -103,9 +104,11 @@ def run_refine(settings: RefineSettings, documents: Sequence[str] = ()) -> dict[
     files = [file.path for file in corpus_files(settings.texts)]
     if not (files or documents or settings.train_pairs):
         raise UserError("no text; give .txt or .jsonl files, or folders of them")
-    for flag, path in (("--pairs", settings.pairs), ("--train-pairs", settings.train_pairs), ("--sts", settings.sts)):
+    given = {"--pairs": settings.pairs, "--train-pairs": settings.train_pairs, "--sts": settings.sts}
+    for flag, path in given.items():
         if path is not None and not path.exists():
             raise UserError(f"{flag} {path}: does not exist; correct the path")
+    check_outside(settings.dest, [*files, *filter(None, given.values())])
     if settings.sts is not None:
         try:
             read_sts_tasks(settings.sts)
@@ -192,7 +195,7 @@ def _refine(steps: Steps) -> dict[str, Any]:
         shutil.copytree(exported, folder, dirs_exist_ok=True)
         (folder / "checkpoint").mkdir()
         shutil.copyfile(refined if report.exported_share else checkpoint, folder / "checkpoint" / CHECKPOINT)
-        for name in (DICTIONARY, CLEAR_JSON, *read_clear_json(data)["tokenizer"]["files"]):
+        for name in (DICTIONARY, CLEAR_JSON, *recorded_tokenizer(data)[1]):
             shutil.copyfile(data / name, folder / "checkpoint" / name)
         report.write(folder)
     said = filter(None, [report.verdict(), report.caveat(), report.describe_drift()])
@@ -252,9 +255,8 @@ def _prepare(steps: Steps, encoder: Path, checkpoint: Path, counts: HeldOut) -> 
     folder = settings.data_bin or (encoder if encoder.is_dir() else encoder.parent)
     flags = tokenizer_flags(folder)
     if not flags:
-        kind = read_clear_json(folder).get("tokenizer", {}).get("kind")
         raise UserError(
-            f"{folder}: its tokenizer ({kind}) cannot tokenize raw text; give the folder of another encoder"
+            f"{folder}: has no tokenizer of raw text; give --data-bin, a folder with the dict.txt and tokenizer of the encoder"
         )
     text: Path = work / "train.txt"
     options: dict[str, Any] = {"valid": (work / "valid.txt",)}
@@ -296,7 +298,7 @@ def _choose_recipe(steps: Steps, counts: HeldOut, base: Training) -> tuple[str, 
         chosen, kind = (TITLES, "a title") if has_titles else (chosen, kind)
         print(f"# recipe: {chosen}, as most documents have {kind}")
         if wanted == AUTO:
-            print(f"# {AUTO} did not compare recipes: there are too few held-out documents of several sentences")
+            print(f"# {AUTO} did not compare recipes: fewer than {FEWEST_TRIAL_PAIRS} queries choose")
         return chosen, []
     if RECIPES[str(wanted)].needs_documents and not counts.long_documents:
         others = ", ".join(name for name, recipe in RECIPES.items() if not recipe.needs_documents)

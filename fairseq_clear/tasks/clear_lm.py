@@ -291,7 +291,7 @@ class ClearLMTask(MaskedLMTask):
         check_numbers(cfg)
         check_metric(cfg)
         check_allowed(cfg)
-        parse_mix(cfg.task.mix, cfg.task.data if cfg.task.mix else "", cfg.task.mix_batches)
+        parse_mix(cfg.task.mix, cfg.task.data, cfg.task.mix_batches)
 
     def check_checkpoint(self, trainer: Any, path: str, state: dict[str, Any], *, resumes: bool) -> None:
         """Check a checkpoint from which the run is about to resume, or only to start from its weights.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq import utils
+from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.registry import REGISTRIES
 from omegaconf import OmegaConf
 
@@ -56,6 +57,7 @@ HASHED = {
     "guide": "--guide",
     "aligned": "the aligned texts of",
 }
+CLASSES = ("task", "criterion", "optimizer", "lr_scheduler")  # sections of which the record also names the class
 SIZES = ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim")
 WHOLE = 1 << 26  # bytes of a file that are hashed in full; of a larger one, 64 pieces of 1 MiB
 PIECES, PIECE = 64, 1 << 20
@@ -70,7 +72,7 @@ def run_record(cfg: Any, model: Any, chain: Chain) -> dict[str, Any]:
         chain: the augmentation, with every knob, which also says whether the synonym table determines the run.
     """
     record: dict[str, Any] = {}
-    for section in ("task", "criterion", "optimizer", "lr_scheduler"):
+    for section in CLASSES:
         record |= _section(section, cfg[section])
     for section, determined in DETERMINING.items():
         record |= {name: _plain(cfg[section][name]) for names in determined.values() for name in names.split()}
@@ -112,8 +114,9 @@ def check_same_run(saved: Mapping[str, Any], current: Mapping[str, Any], path: s
 
 
 def check_allowed(cfg: Any) -> None:
-    """Check that ``--allow-change`` names settings; UserError if no section of the configuration has one."""
-    known = set(HASHED)
+    """Check that ``--allow-change`` names settings; UserError if neither the configuration nor a record has one."""
+    of_model = (action.dest for action in flags_of(ARCH_MODEL_REGISTRY[cfg.model._name]))  # hydra has those given alone
+    known = {*HASHED, *CLASSES, "arch", *of_model}
     for section in (cfg[name] for name in cfg):
         if isinstance(section, argparse.Namespace) or OmegaConf.is_dict(section):
             known.update(vars(section) if isinstance(section, argparse.Namespace) else section)

@@ -14,7 +14,10 @@ from fairseq_clear.views.view_table import find_view_source
 # train nothing. If a setting is a list, each number must be in the range. None means "not given" and is always allowed.
 Ranges = dict[str, tuple[Callable[[float], bool], str]]
 WHOLE: Ranges = {
-    "a whole number, 1 or more": (lambda n: n >= 1, "batch_size max_tokens update_freq mlm_copies queue_size segments"),
+    "a whole number, 1 or more": (
+        lambda n: n >= 1,
+        "batch_size max_tokens update_freq mlm_copies queue_size segments log_interval save_interval validate_interval",
+    ),
     # fairseq adds the epoch to it; numpy takes seeds below 2**32
     "a whole number from 0 to 2147483647": (lambda n: 0 <= n < 2**31, "seed"),
     "a whole number, 0 or more": (
@@ -27,10 +30,14 @@ WHOLE: Ranges = {
 REAL: Ranges = {
     "0 or more": (lambda n: n >= 0, "lr contrastive_weight mlm_weight regularizer_weight"),
     "a number above 0": (lambda n: n > 0, "temperature layer_norm_eps"),
-    "a number from 0 to 1": (lambda n: 0 <= n <= 1, "key_momentum random_token_prob leave_unmasked_prob"),
+    "a number from 0 to 1": (
+        lambda n: 0 <= n <= 1,
+        "key_momentum random_token_prob leave_unmasked_prob "
+        "dropout attention_dropout activation_dropout encoder_layerdrop",
+    ),
 }
 NUMBERS = {name: words for words, (_, names) in (WHOLE | REAL).items() for name in names.split()}
-SECTIONS = ("common", "dataset", "optimization", "task", "criterion", "model", "optimizer")
+SECTIONS = ("common", "dataset", "optimization", "checkpoint", "task", "criterion", "model", "optimizer")
 # Flags of masked_lm that clear_lm does not read
 UNREAD = ("include_target_tokens", "skip_masking", "d2v2_multi")
 

@@ -92,7 +92,7 @@ class Gpt2Tokenizer:
         try:
             self._encoder: Any = get_encoder(self.path, self.vocab_bpe)
             self._encoder.encode("a b")
-        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
             what = f"{self.path}, {self.vocab_bpe}: not GPT-2's encoder.json and vocab.bpe"
             raise UserError(f"{what} ({one_line(error)})") from None
 
@@ -267,7 +267,7 @@ def read_special_tokens(candidates: list[Path], *, needed: bool = True) -> dict[
             content = json.loads(_read_bytes(str(path), HF_PART))
             named = {role: content[role] for role in ROLES if content.get(role)}
             found = {role: str(name["content"] if isinstance(name, dict) else name) for role, name in named.items()}
-        except (ValueError, TypeError, AttributeError, KeyError):
+        except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
             raise UserError(f"{path}: not a special_tokens_map.json or tokenizer_config.json") from None
         if len(found) == len(ROLES):
             return found

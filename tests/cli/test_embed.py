@@ -94,6 +94,17 @@ def test_json_lines_by_pipe(flags, encoder, capsys, monkeypatch):
     rejected(capsys, ["embed", "-", *flags], "(No space left on device); set TMPDIR to another folder")
 
 
+def test_standard_output_is_utf8_and_may_be_full(flags, tmp_path, capsys, monkeypatch):
+    (tmp_path / "in.txt").write_text("\u4e16\n", encoding="utf-8")
+    embed = ["embed", str(tmp_path / "in.txt"), *flags]
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))
+    assert main(embed) == 0
+    assert json.loads(sys.stdout.buffer.getvalue())["text"] == "\u4e16"
+    with open("/dev/full", "wb", buffering=0) as full:
+        monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=full))
+        rejected(capsys, embed, "--output standard output: cannot write it (No space left on device)")
+
+
 def test_a_pipe_with_a_name(source, tmp_path, flags, encoder):
     os.mkfifo(tmp_path / "pipe")  # as the shell's <(zcat big.gz): it can be read only once
     writer = threading.Thread(target=lambda: (tmp_path / "pipe").write_bytes(source.read_bytes()))

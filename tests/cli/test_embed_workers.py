@@ -136,6 +136,7 @@ def test_the_encoding_of_retrieval_and_mine_is_shared(checkpoint: Path, data_bin
     texts = [" ".join(rng.choices(WORDS, k=rng.randint(2, 9))) for _ in range(400)]
     (tmp_path / "pairs.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in zip(texts[::2], texts[1::2], strict=True)))
     encoder = ["--encoder", checkpoint, "--data-bin", data_bin, "--tokenizer", "whitespace", "--batch-size", "2"]
+    encoder += ["--query-prefix", f"{WORDS[0]} "]
     for name, flag in (("retrieval", "--output"), ("mine", "--dest")):
         fairseq_clear = [
             *(sys.executable, "-m", "fairseq_clear.cli", name, "--pairs", tmp_path / "pairs.tsv"),

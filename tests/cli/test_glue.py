@@ -203,16 +203,20 @@ def test_a_full_disk_is_one_line(name, checkpoint, prepared, tmp_path, capsys, m
         ("--checkpoint RTE/seed1/model.pt", "another checkpoint_hash"),
         (f"--output {__file__}", f"--output {__file__}/RTE/seed1: "),
         ("--data long --output out", "--max-length 24"),
+        ("--data other --output out", "was prepared with another dict.txt"),
     ],
 )
 def test_mistakes_are_told_before_anything_runs(flags, where, runs, checkpoint, prepared, capsys, monkeypatch):
     monkeypatch.chdir(runs)
     monkeypatch.setattr(glue_running.subprocess, "run", lambda *_, **__: pytest.fail("trained"))
-    if "long" in flags:  # inputs that the checkpoint has no positions for
-        shutil.copytree(prepared / "RTE", runs / "long" / "RTE")
+    for name in {"long", "other"} & {*flags.split()}:
+        shutil.copytree(prepared / "RTE", runs / name / "RTE")
         record = json.loads((prepared / "RTE" / "glue.json").read_text())
-        record["splits"]["valid"]["longest"] = 25
-        (runs / "long" / "RTE" / "glue.json").write_text(json.dumps(record))
+        if name == "long":  # inputs that the checkpoint has no positions for
+            record["splits"]["valid"]["longest"] = 25
+        else:
+            record["vocabulary_hash"] = "0"
+        (runs / name / "RTE" / "glue.json").write_text(json.dumps(record))
     command = command_line(checkpoint, prepared, runs, "--tasks", "RTE", "--seeds", "1", *flags.split())
     rejected(capsys, command, where)
 

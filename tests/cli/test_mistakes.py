@@ -15,7 +15,7 @@ FILES = {
     "pairs.tsv": b"bada kefe\tbada kefe\t5\nligi\tligi moho\t3\nnuju\tpala\t1\nreme bada\treme sine\t2\n",
     "two.tsv": b"bada kefe\tbada kefe\nligi\tligi moho\nnuju\tpala\n",
     "empty.tsv": b"\n",
-    "blank": b"",
+    **dict.fromkeys(("blank", "e"), b""),
     "alone.txt": b"a\n\nb\n",
     "bad.txt": b"a\n\xff\n",
     "c.jsonl": b'{"text": "a"}\n{"title": "b"}\n',
@@ -74,6 +74,7 @@ MISTAKES = {
         "--dimension 33": "--dimension 33: the vectors have 32 dimensions; give 1 to 32",
     },
     f"embed bad.txt --checkpoint {ENCODER}": {"": "bad.txt:2: byte 0xff"},
+    f"embed ./e --checkpoint {ENCODER}": {"": "e: holds no line; give a text file with one sentence a line"},
     f"embed c.jsonl --checkpoint {ENCODER}": {
         "--output new.npy": "c.jsonl:2: no field 'text' (fields: title); name the right one with --text-field",
     },
@@ -106,12 +107,20 @@ MISTAKES = {
         "--dimension 33": "have 32 dimensions; give 1 to 32",
         "--dimension 3 --whitening alone.txt": "not allowed with argument",
     },
+    "sts --sts-file pairs.tsv --encoder CHECKPOINT --data-bin DATA": {
+        "": "add --tokenizer whitespace",
+        "--data-bin gone": "--data-bin gone: there is no folder gone",
+    },
     "sts --sts-file pairs.tsv --encoder w.vec": {
         "--pooling mean": "--pooling mean: --encoder w.vec",
         "--flow wide.npz": "wide.npz: was fitted on vectors of dimension 7, these have dimension 2; fit another with",
         "--flow wide.npz --dimension 3": "not allowed with argument",
     },
     f"sts {LETTERS}": {"": "--data: "},
+    f"senteval --data . {LETTERS}": {
+        "--seeds -1": "--seeds -1: give one or more different seeds, from 0",
+        "--preset logistic --hidden 5": "--hidden 5: has no effect on logistic regression",
+    },
     "flow alone.txt --encoder w.vec": {
         "--output taken.npz": "taken.npz: exists already; add --overwrite",
         "--output flow.pt": "flow.pt: unknown suffix; give a name that ends in .npz",

@@ -114,7 +114,7 @@ def test_an_input_that_changed_is_an_error(source, tmp_path, rows):
     with pytest.raises(UserError, match="has changed"):
         write(source, tmp_path / "out.npy", sentences=counted)
     with pytest.raises(UserError, match="has changed"):
-        write_jsonl(io.StringIO(), source, "text", counted, letters)
+        write_jsonl(io.BytesIO(), source, "text", counted, letters)
     assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]
 
 

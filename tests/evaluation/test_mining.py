@@ -17,6 +17,7 @@ from fairseq_clear.evaluation.mining import MinedNegatives, mine_negatives
 from fairseq_clear.evaluation.retrieval import search
 from fairseq_clear.evaluation.retrieval_data import MiningSettings
 from tests.conftest import WORDS
+from tests.evaluation import toys
 from tests.evaluation.toys import Constant, Letters
 from tests.faults.commands import NT_XENT, train_and_read
 
@@ -210,6 +211,22 @@ def test_the_folder_and_the_table(pairs: Path, tmp_path: Path, capsys: pytest.Ca
     means = [report["mean_similarity"]["positive"], *report["mean_similarity"]["negatives"]]
     assert means[0] > means[1] + 0.02 and means[1] > means[2]
     assert 2 <= report["mean_rank"][0] < report["mean_rank"][1]
+
+
+def test_the_prompts_of_the_encoder_are_recorded(
+    pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Prompted(Letters):
+        prompts = {"query": "ask ", "document": ""}
+
+        def encode(self, sentences: list[str], batch_size: int = 32, prompt: str = "") -> np.ndarray:
+            return super().encode([prompt + text for text in sentences])
+
+    monkeypatch.setattr(toys, "INSTANCE", Prompted())
+    assert mine("--pairs", pairs, "--encoder", f"{TOYS}:INSTANCE", "--dest", tmp_path / "mined") == 0
+    report = json.loads((tmp_path / "mined" / "mine.json").read_text())
+    assert (report["settings"]["query_prefix"], report["settings"]["passage_prefix"]) == ("ask ", None)
+    assert capsys.readouterr().err == "# prompts of queries and of passages: 'ask ', None\n"
 
 
 @pytest.mark.slow

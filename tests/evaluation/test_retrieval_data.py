@@ -109,7 +109,7 @@ def test_pairs_of_every_form(tmp_path: Path) -> None:
     expected = [("a b", "c"), ("d", "e f", "g", "h")]
     table, records = tmp_path / "pairs.tsv", tmp_path / "pairs.jsonl.gz"
     table.write_text("a b\t c\n\nd\te f\tg\t h\n")
-    rows = [{"query": q, "passage": p, "negatives": n, "more": 1} for q, p, *n in expected]
+    rows = [{"query": q + "\0", "passage": p, "negatives": n, "more": 1} for q, p, *n in expected]
     records.write_bytes(gzip.compress(lines(rows).encode()))
     assert read_training_pairs(table) == read_training_pairs(records) == expected
     assert read_pairs(records) == [row[:2] for row in expected]

@@ -1,6 +1,7 @@
 """Correlations against scipy, protocols of STS on sets whose correlations can be computed by hand, and the command ``sts``."""
 
 import json
+import weakref
 from dataclasses import asdict
 
 import numpy as np
@@ -15,6 +16,7 @@ from fairseq_clear.evaluation.encoders import CachedEncoder
 from fairseq_clear.evaluation.sts import UndefinedCorrelation, cosine, evaluate_sts, pearson, read_sts_tasks, spearman
 from fairseq_clear.evaluation.sts_data import STS_YEARS
 from tests.conftest import WORDS
+from tests.evaluation import toys
 from tests.evaluation.toys import Constant, Letters, Words
 
 SIZES = {"FNWN": 3, "headlines": 8, "OnWN": 5}
@@ -200,6 +202,20 @@ def test_encoders_and_poolings_are_rows_of_one_table(table, tmp_path, checkpoint
     assert report["rows"][0]["encoder"]["checkpoint"] == str(checkpoint)
     assert report["rows"][0]["scores"]["pairs"] == report["rows"][0]["details"]["pairs"]["pearson"]
     assert set(report["data"]["pairs"]) == {"pairs.tsv"}
+
+
+def test_an_encoder_is_freed_before_the_next_one_is_loaded(table, monkeypatch):
+    alive = weakref.WeakSet()
+
+    def load(pooling):
+        assert not alive
+        alive.add(encoder := Words())
+        return encoder
+
+    monkeypatch.setattr(toys, "INSTANCE", load)
+    names = [f"{TOYS}:INSTANCE"] * 2
+    assert main(["sts", "--sts-file", str(table), "--encoder", *names, "--pooling", "mean"]) == 0
+    assert not alive
 
 
 def test_numbers_are_those_of_the_library(table, tmp_path, capsys):

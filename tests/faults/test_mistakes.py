@@ -64,7 +64,8 @@ BY_BOTH = {
     "--fp16": ("--fp16: on a CPU", "--fp16-no-flatten-grads"),
     "GPU --fp16": ("--fp16", "no GPU", "--cpu"),
     "GPU --bf16": ("--bf16", "no GPU", "--cpu"),
-    "--log-file no/such/log": ("--log-file no/such/log: there",),
+    "--log-file no/such/log": ("--log-file no/such/log: cannot be written", "its folder"),
+    "--log-file /": ("--log-file /: cannot be written",),
     "--finetune-from-model gone.pt": ("--finetune-from-model gone.pt: no such file",),
     "--finetune-from-model /": ("--finetune-from-model /: no such file", ".pt"),
     "--batch-size 0": ("--batch-size 0: ", "1 or more"),  # other numbers: tests/tasks/test_setting_ranges.py
@@ -136,6 +137,14 @@ def test_by_hydra(flags: str, data_bin: Path, tmp_path: Path) -> None:
     config.write_text(CONFIG.format(plugin=ROOT / "fairseq_clear", data=data_bin, save_dir=tmp_path / "run"))
     words = [*overrides(flags), *(["common.cpu=false"] if "GPU" in flags else [])]
     check(flags, run(lambda: fairseq_hydra_train(config, *words), tmp_path / "log"), tmp_path)
+
+
+@pytest.mark.parametrize("setting", ["task.data", "checkpoint.finetune_from_model"])
+def test_a_setting_that_a_recipe_leaves_open(setting: str, data_bin: Path, tmp_path: Path) -> None:
+    config = tmp_path / "run.yaml"
+    config.write_text(CONFIG.format(plugin=ROOT / "fairseq_clear", data=data_bin, save_dir=tmp_path / "run"))
+    code = run(lambda: fairseq_hydra_train(config, f'++{setting}="???"'), tmp_path / "log")
+    check(setting, code, tmp_path, (f"{setting}: is required; give {setting}=VALUE",))
 
 
 # Task, architecture and criterion, of which one is stock fairseq's and fits no other -> what the error line must contain.

@@ -155,6 +155,11 @@ def test_what_cannot_be_resumed_is_one_line(trainer, data_bin, tmp_path, caplog)
     assert missing == "--restore-file gone.pt: no such file; leave it out to start from scratch"
     assert all("\n" not in said for said in (wrong, damaged, foreign, missing))
     assert (tmp_path / "new").is_dir()  # its lock is of the folder, which the first checkpoint would make
+    made.cfg.checkpoint.finetune_from_model = str(torn)
+    with pytest.raises(SystemExit, match="2"):
+        made.load_checkpoint(str(torn))
+    assert "torn.pt: not a complete checkpoint" in errors(caplog)[-1]
+    assert ": cp " not in errors(caplog)[-1], "another encoder would replace the one to start from"
 
 
 def test_another_vocabulary_is_one_diagnosis(trainer, tmp_path, caplog) -> None:

@@ -164,7 +164,8 @@ def test_runs_are_equal_to_the_bit_and_resume(data_bin: Path, tmp_path: Path) ->
     assert code == 0, text[-3000:]
     config = tmp_path / "run.yaml"
     config.write_text(CONFIG.format(plugin=ROOT / "fairseq_clear", data=data_bin, save_dir=tmp_path / "hydra"))
-    work = ("optimization.max_update=2", f"++model.encoder_from={start}")
+    left_open = '++checkpoint.finetune_from_model="???"'  # as in the recipes
+    work = ("optimization.max_update=2", f"++model.encoder_from={start}", left_open)
     log = tmp_path / "log"
     assert run(lambda: fairseq_hydra_train(config, *work), log) == 0, log.read_text()[-3000:]
     hand = state_of(tmp_path / "hand")

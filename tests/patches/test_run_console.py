@@ -76,6 +76,7 @@ def test_the_share_of_the_time_that_a_run_waits_for_data(monkeypatch: pytest.Mon
         for waited, computed in ((7, 1), (2, 6), (3, 2)):
             now += waited
             stopping.log_data_wait()
+            stopping.log_data_wait()  # as when --amp repeats the update
             now += computed
             state.ended = now
     assert logged.get_smoothed_value("data_wait") == pytest.approx((2 + 3) / (1 + 2 + 6 + 3), abs=5e-4)

@@ -89,7 +89,8 @@ def test_the_folder_is_the_encoder(finished: Path, folder: Path) -> None:
 def test_the_report_says_what_retrieval_says(finished: Path, folder: Path) -> None:
     report = json.loads((finished / "report.json").read_text())
     assert (report["exported"], report["share"], report["shares"]) == (1, 1, [])
-    assert report["counts"]["dev"] < 10 and "auto did not compare recipes" in (folder / "output.txt").read_text()
+    output = (folder / "output.txt").read_text()
+    assert report["counts"]["dev"] < 10 and "auto did not compare recipes: fewer than 10 queries choose" in output
     assert report["recipe"] == "titles"
     rows = report["reports"]["retrieval"]["rows"]
     assert [row["label"] for row in rows] == ["TF-IDF", "BM25", "untouched", "refined"]
@@ -188,6 +189,14 @@ def test_auto_leaves_out_a_recipe_that_the_text_does_not_fit(tmp_path, capsys) -
     failing = {"cloze", "neighbor", "span", "simcse"}
     with pytest.raises(UserError, match="4 sentences"):
         _choose_recipe(steps, counts, base)
+
+
+def test_a_training_that_saves_nothing_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairseq_clear.refining.refine_steps.train", lambda *_: [])
+    settings = RefineSettings(texts=(), encoder=tmp_path, dest=tmp_path / "out", training_flags=("--no-save",))
+    training = Training("cloze", tmp_path, tmp_path, tmp_path / "training", 4)
+    with pytest.raises(UserError, match=r"wrote no .*checkpoint_last.pt; leave --save-dir, --no-save .* after --"):
+        Steps(settings, "cpu").train("train", training)
 
 
 def test_a_printed_training_is_the_training(finished: Path, folder: Path) -> None:
@@ -341,7 +350,7 @@ def test_python_and_documents_of_one_sentence(folder, tmp_path, monkeypatch, cap
     refined = refine(texts, folder / "tiny", tmp_path / "out", updates=3, max_length=36, device="cpu")
     assert refined.report["recipe"] == "simcse"
     assert refined.report["change"] is None
-    assert refined.report["verdict"].startswith("Not compared")
+    assert refined.report["verdict"].startswith("Not compared: there are too few queries.")
     assert refined.report["caveat"] == ""
     before = capsys.readouterr().out.partition("# train\n")[0]  # said while there is still time
     assert before.count(f"# {refined.report['verdict']}\n") == 1
@@ -363,7 +372,7 @@ def test_a_worse_encoder_is_not_exported(folder: Path, tmp_path: Path) -> None:
     assert np.abs(their_vectors(tmp_path / "out")[0] - their_vectors(folder / "tiny")[0]).max() < 1e-6
 
 
-# With a folder that holds the text, a file of pairs, and an empty one.
+# With a folder that holds the text, an export that holds it, a file of pairs, and an empty one.
 MISTAKES = {
     "{texts} --from nowhere": "nowhere: no such folder",
     "{texts} --recipe clozes": "argument --recipe: invalid choice: 'clozes'",
@@ -376,6 +385,7 @@ MISTAKES = {
     "{texts} --dest .": "--dest .: give the name of a folder",
     "{texts} --dest 10:30/out": "--dest 10:30/out: fairseq separates data folders by",
     "{texts} --dest {texts} --overwrite": "texts: has no fairseq_clear.json",
+    "{export}/text.txt --dest {export} --overwrite": "export/text.txt: is in --dest ",
     "{texts} --device tpu9": "device tpu9",
     "{texts} --dest {texts}/new/out": "new/out: is in ",
     "{texts} --negatives 1": "--negatives 1: belongs to --train-pairs",
@@ -391,9 +401,12 @@ def test_mistakes_are_one_line(flags, folder, tmp_path, capsys, monkeypatch) -> 
     monkeypatch.setattr(sys, "executable", zygote.forked_python())
     (tmp_path / "texts").mkdir()
     shutil.copy(folder / "text.txt", tmp_path / "texts")
+    shutil.copytree(tmp_path / "texts", tmp_path / "export")
+    (tmp_path / "export/fairseq_clear.json").touch()
     for name, content in (("pairs", "one\ttwo\n" * 50), ("empty.txt", "")):
         (tmp_path / name).write_text(content)
-    words = flags.format(texts=tmp_path / "texts", pairs=tmp_path / "pairs", empty=tmp_path / "empty.txt").split()
+    places = {"texts": "texts", "export": "export", "pairs": "pairs", "empty": "empty.txt"}
+    words = flags.format(**{name: tmp_path / place for name, place in places.items()}).split()
     start = ["refine", "--from", str(folder / "tiny"), "--dest", str(tmp_path / "out"), *SHORT]
     try:
         status = main([*start, *words])

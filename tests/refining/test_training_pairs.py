@@ -28,7 +28,8 @@ class Letters:
 
 
 def rows_of(folder: Path) -> list[list[str]]:
-    return [json.loads(line) for line in (folder / "pairs.jsonl").read_text().splitlines()]
+    found: list[list[str]] = json.loads((folder / "pairs.json").read_text())["pairs"]
+    return found
 
 
 def asked(folder: Path, name: str) -> set[tuple[str, str]]:
@@ -80,7 +81,7 @@ def test_titles_are_further_pairs(tmp_path: Path) -> None:
     counts = divide_training_pairs(rows, judged, tmp_path / "text.txt", tmp_path, 0.1, 1)
     assert counts.negatives == 1  # of the file, though titles have none
     assert rows_of(tmp_path) == [["q0", "p0", "n0"], ["q1", "p1", "n1"], ["A title.", "Its text. More."]]
-    assert (tmp_path / "further.jsonl").read_text().splitlines() == ['["Alone."]']
+    assert json.loads((tmp_path / "pairs.json").read_text())["further"] == ["Alone."]
     assert "Alone." in read_beir(tmp_path / "question").passages  # a candidate of the comparison too
 
 
@@ -106,8 +107,8 @@ def lines(path: Path) -> list[str]:
 def test_given_hard_negatives_come_before_mined_ones(tmp_path: Path) -> None:
     # the nearest text to query a is aab, then abb; to query b it is abb; c has nothing near
     rows = [("a", "aaaa", "given"), ("b", "bbbb"), ("c", "cccc")]
-    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "further.jsonl").write_text('["aab"]\n["abb"]\n')
+    further = ["aab", "abb"]
+    (tmp_path / "pairs.json").write_text(json.dumps({"pairs": rows, "further": further}))
     write_rows(tmp_path, tmp_path / "none", Letters, 0, 0.05, "cpu")
     assert sorted(path.name for path in (tmp_path / "none").iterdir()) == ["passage.txt", "query.txt"]
     write_rows(tmp_path, tmp_path / "two", Letters, 2, 0.05, "cpu")
@@ -117,7 +118,9 @@ def test_given_hard_negatives_come_before_mined_ones(tmp_path: Path) -> None:
     # with a large margin only what is far from the query is left
     write_rows(tmp_path, tmp_path / "far", Letters, 2, 0.9, "cpu")
     assert "aab" not in (tmp_path / "far/negative2.txt").read_text()
-    with pytest.raises(UserError, match="none of the 3 pairs has 9 negatives"):
+    with pytest.raises(
+        UserError, match="none of the 3 pairs has 9 negatives among .*; give more texts, lower --negatives"
+    ):
         write_rows(tmp_path, tmp_path / "many", Letters, 9, 0.05, "cpu")
     assert not (tmp_path / "many").exists()
     rows[0] = (
@@ -125,7 +128,7 @@ def test_given_hard_negatives_come_before_mined_ones(tmp_path: Path) -> None:
         "aaaa",
         *(f"given {n}" for n in range(9)),
     )  # too few texts for the others, but this pair has all of its
-    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "pairs.json").write_text(json.dumps({"pairs": rows, "further": further}))
     write_rows(tmp_path, tmp_path / "one", Letters, 9, 0.05, "cpu")
     assert lines(tmp_path / "one/query.txt") == ["a"] and lines(tmp_path / "one/negative9.txt") == ["given 8"]
 

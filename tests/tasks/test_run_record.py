@@ -9,6 +9,7 @@ from typing import Any, get_type_hints
 import pytest
 import torch
 from fairseq.dataclass.configs import FairseqConfig
+from omegaconf import OmegaConf
 
 from fairseq_clear.augmentations.base import Symbols
 from fairseq_clear.augmentations.chain import build_augmentation
@@ -102,6 +103,16 @@ def test_a_change_that_is_allowed_is_named(data_bin: Path, copy: Path) -> None:
     assert code == 0 and updates(copy) == 3, text[-3000:]
     for said in ("--lr 0.003, now 0.001", "--temperature 0.1, now 0.2"):
         assert text.count(f"resuming with a changed setting: {said}") == 1
+
+
+def test_what_a_configuration_file_leaves_out_may_change_too() -> None:
+    """Under hydra, the settings of the model are those that the file gives, without defaults."""
+    cfg = configuration("data", "--allow-change", "lr-scheduler,arch,attention-dropout")
+    cfg.model = OmegaConf.create({"_name": "clear_roberta_tiny"})
+    run_record.check_allowed(cfg)
+    cfg.task.allow_change = "speed"
+    with pytest.raises(UserError, match="--allow-change speed: there is no such setting"):
+        run_record.check_allowed(cfg)
 
 
 def test_other_data_does_not_resume(data_bin: Path, copy: Path, tmp_path: Path) -> None:
@@ -273,7 +284,8 @@ def test_a_resumed_run_stops_as_early(data_bin: Path, tmp_path: Path) -> None:
         assert text.count("early stop: loss has not improved for 2 validations") == 1
         return updates(folder)
 
-    assert stops_at(tmp_path / "whole", "20") == stops_at(tmp_path / "resumed", "2", "20") < 20
+    whole = stops_at(tmp_path / "whole", "20")
+    assert stops_at(tmp_path / "resumed", "2", "20", "20") == whole < 20, "the third command finds the run over"
 
 
 def test_a_validation_without_negatives_is_one_line(data_bin: Path, tmp_path: Path) -> None:

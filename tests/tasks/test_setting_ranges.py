@@ -36,6 +36,7 @@ BAD = [
     *("--projection-layers -1", "--projection-dim -1", "--projection-hidden-dim -1", "--layer-norm-eps 0"),
     *("--layer-norm-eps -1", "--layer-norm-eps nan", "--attention-window -2", "--attention-window 3", "--segments 0"),
     *("--encode-chunk-size -1", "--mask-prob 0", "--mask-prob 1.5", "--random-token-prob -0.1", "--leave-unmasked-prob 2"),
+    *("--log-interval 0", "--save-interval 0", "--validate-interval 0", "--dropout 1.5", "--encoder-layerdrop -0.1"),
 ]  # fmt: skip
 
 GOOD = [
@@ -134,6 +135,8 @@ def test_every_number_of_the_plugin_has_a_range() -> None:
     found |= ours_and_stock[0] - ours_and_stock[1]
     assert len(found) > 12
     of_fairseq = {"lr", "batch_size", "max_tokens", "update_freq", "seed"}
+    of_fairseq |= {"log_interval", "save_interval", "validate_interval"}
+    of_fairseq |= {"dropout", "attention_dropout", "activation_dropout", "encoder_layerdrop"}
     of_fairseq |= {"random_token_prob", "leave_unmasked_prob"}  # ours to check, as our masks replace its own
     assert found - {"max_update", "encoder_from"} == NUMBERS.keys() - of_fairseq
 

@@ -227,9 +227,10 @@ def test_files_that_are_wrong_are_named(tmp_path: Path) -> None:
     (folder / "special_tokens_map.json").write_text(json.dumps({**roles, "mask_token": "[NONE]"}))
     with pytest.raises(UserError, match=r"has no token '\[NONE\]', which the folder names as its mask_token"):
         HfTokenizer.from_folder(folder)
-    (folder / "special_tokens_map.json").write_text("[1]")
-    with pytest.raises(UserError, match=r"not a special_tokens_map.json"):
-        read_special_tokens([folder / "special_tokens_map.json"])
+    for content in ("[1]", "[" * 100_000):
+        (folder / "special_tokens_map.json").write_text(content)
+        with pytest.raises(UserError, match=r"not a special_tokens_map.json"):
+            read_special_tokens([folder / "special_tokens_map.json"])
     (folder / "tokenizer.json").write_text("{}")
     (folder / "special_tokens_map.json").write_text(json.dumps({**roles, "mask_token": "[MASK]"}))
     with pytest.raises(UserError, match=r"not a tokenizer.json"):

@@ -142,8 +142,11 @@ class GlueRun:
     precision: str = "float32"
 
     def check(self) -> None:
-        """Raise UserError if the inputs are too long, or if the folder holds a run of other settings, data or checkpoint."""
+        """Raise UserError if the data do not fit the checkpoint, or if the folder holds a run of other settings or data."""
         limit = min(int(self.loaded.model.max_positions()), self.settings.max_length or sys.maxsize)
+        if self.record.get("vocabulary_hash") != self.loaded.vocabulary_hash:
+            what = "was prepared with another dict.txt than the first of --tasks"
+            raise UserError(f"--data {self.data}: {what}; run glue prepare with one --data-bin and --overwrite")
         longest = max(split["longest"] for split in self.record["splits"].values())
         if longest > limit:
             what = f"has inputs of {longest} tokens, but checkpoint and recipe take {limit}"
