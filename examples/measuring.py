@@ -166,8 +166,8 @@ def _run(
         "train_processor_seconds": round(_processor_seconds() - used, 1),
     }
     scores = score(checkpoint, row, seed)
-    for file in folder.glob("*.pt"):
-        file.unlink()  # checkpoints of many runs would fill the disk
+    for file in [path for path in folder.rglob("*") if path.suffix in (".pt", ".safetensors")]:
+        file.unlink()  # checkpoints and exports of many runs would fill the disk
     return {"name": name, "seed": seed, "scores": scores, **times, **row.about(), **provenance()}
 
 

@@ -29,7 +29,7 @@ for override in "$@"; do
         exit 2
       fi
       ;;
-    checkpoint.* | common.log* | common.cpu=* | hydra.* | distributed_training.* | dataset.num_workers=* | dataset.*valid*) ;;
+    checkpoint.* | common.log* | *common.cpu=* | hydra.* | distributed_training.* | dataset.num_workers=* | dataset.*valid*) ;;
     optimization.max_update=* | optimization.max_epoch=* | optimization.stop_time_hours=*) ;;
     *task.eval_* | *task.persistent_workers=* | *model.compile=*) ;;
     *) # task.augment="del-span:spans=5" gives augment-del-span-spans-5: hydra parses the name, so other characters are replaced

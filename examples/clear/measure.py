@@ -47,6 +47,7 @@ MASKED, BATCH, FIFTHS = 0.15, 128, 5
 MAX_LENGTH = 128  # positions of tiny.yaml
 BASELINE = "RoBERTa"
 STS = ("STS12", "STS14", "STS-B", "SICK-R-trial")
+DEV = "STS-B-dev"
 TRANSFER = ("MR", "CR", "TREC", "MRPC")
 GLUE = ("CoLA", "RTE", "MRPC")
 TUNING = ("--recipe", "clear", "--epochs", 5, "--lr", 3e-4, "--batch-size", 32)
@@ -88,6 +89,8 @@ class Baseline:
 def main() -> None:
     """Prepare the data, train, score, print."""
     arguments = parse()
+    read_sts_tasks(arguments.sts, (*STS, DEV))  # a wrong folder is found before hours of training
+    read_tasks(arguments.senteval, TRANSFER)
     data = prepare(arguments)
     layers, width = SIZES[arguments.size]
     length = mean_length(data)
@@ -171,7 +174,7 @@ def curve(folder: Path, data: Path, sts_folder: Path) -> dict[str, float]:
     found = {}
     for number, path in enumerate(paths, start=1):
         encoder = SentenceEncoder.from_pretrained(path, data, pooling="mean")
-        found[f"dev, {number}/{FIFTHS}"] = sts(encoder, sts_folder, ("STS-B-dev",))["STS-B-dev"]
+        found[f"dev, {number}/{FIFTHS}"] = sts(encoder, sts_folder, (DEV,))[DEV]
     return found
 
 

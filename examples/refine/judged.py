@@ -62,7 +62,7 @@ class Refine:
             flags += ["--train-pairs", str(pairs)]
         dest = folder / "refined"
         words = (corpus, "--title-field", "title", "--from", self.encoder, "--dest", dest, "--seed", seed, *flags)
-        clear("refine", *words)
+        clear("refine", *words, "--overwrite")  # a run that was interrupted before its scores were kept is repeated
         shutil.copy(dest / "report.json", folder.with_name(f"{folder.name}.json"))
         return dest / "checkpoint" / "model.pt"
 

@@ -90,14 +90,7 @@ class Refined:
             texts=(), encoder=self.encoder, dest=self.corpus, seed=seed, max_length=self.max_length, batch_size=32,
             training_flags=tuple(flag.format(folder=self.corpus) for flag in self.flags),
         )  # fmt: skip
-        run = Training(
-            self.recipe,
-            self.encoder,
-            self._data(),
-            folder,
-            self.updates,
-            validations=2,
-        )
+        run = Training(self.recipe, self.encoder, self._data(), folder, self.updates, validations=2)
         train(run, training_flags(run, settings, "cpu"), f"{folder.parent.name}, {folder.name}")
         return run.save_dir / "checkpoint_last.pt"
 

@@ -24,16 +24,8 @@ from fairseq_clear.text.data_folders import load_tokenizer
 AIM = ">= 0.95"
 ARCHS = ("clear_hf", "clear_roberta")
 FLAGS = (
-    "--criterion",
-    "clear_nt_xent",
-    "--mlm-weight",
-    "0",
-    "--augment",
-    "none",
-    "--projection-layers",
-    "0",
-    "--tokens-per-sample",
-    "256",
+    *("--criterion", "clear_nt_xent", "--mlm-weight", "0", "--augment", "none"),
+    *("--projection-layers", "0", "--tokens-per-sample", "256"),
 )
 
 

@@ -136,6 +136,7 @@ def longformer(arguments: argparse.Namespace, data: Path, is_gpu: bool) -> list[
     for window in (arguments.window, 0):
         trainer, dataset = build(data, *common, "--attention-window", str(window), is_cpu=not is_gpu)
         found.append(steps(trainer, dataset, 2))
+        found[-1](0)  # makes the state of the optimizer, which is not part of the memory of an update
         memory.append(peak_mib(found[-1], is_gpu))
     what = f"{arguments.arch}, {arguments.long} tokens, window {arguments.window}"
     limited, full = (finished(step, is_gpu) for step in found)

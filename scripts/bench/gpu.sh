@@ -13,6 +13,8 @@ if compgen -G "$wheels/*.whl" >/dev/null && ! "$python" -m pip install -q --no-i
 fi
 "$python" -c 'import fairseq' 2>/dev/null || { echo "gpu.sh: $python has no fairseq, and folder $wheels has no wheel of it; run make wheelhouse on a machine with a network and copy it" >&2; exit 2; }
 mkdir -p "$output"
-nvidia-smi | tee "$output/nvidia-smi.txt"
-"$python" -W ignore scripts/bench/gpu.py --json "$output/gpu.json"
+nvidia-smi | tee "$output/nvidia-smi.txt" || true # a container may lack it
+status=0 # of the first benchmark: if it fails, the second still runs
+"$python" -W ignore scripts/bench/gpu.py --json "$output/gpu.json" || status=$?
 "$python" -W ignore scripts/bench/encode.py --device cuda --json "$output/encode.json"
+exit "$status"

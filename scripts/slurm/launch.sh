@@ -51,7 +51,7 @@ job=$(number SLURM_JOB_ID)
 
 backend=nccl
 for argument in "$@"; do
-  case $argument in --cpu | common.cpu=true | common.cpu=True) backend=gloo ;; esac
+  case $argument in --cpu | common.cpu=[Tt]rue | ++common.cpu=[Tt]rue) backend=gloo ;; esac
 done
 # With --gpus-per-task a worker sees only its own GPU, as number 0; otherwise it sees all GPUs of its node.
 device=$local_rank

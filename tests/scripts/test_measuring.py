@@ -28,6 +28,8 @@ def test_a_run_is_measured_once_and_kept(measuring, tmp_path):
         def train(self, seed, folder):
             folder.mkdir()
             (folder / "model.pt").write_text("large")
+            (folder / "export").mkdir()
+            (folder / "export" / "model.safetensors").write_text("large")
             return folder / "model.pt"
 
         def about(self):
@@ -46,7 +48,7 @@ def test_a_run_is_measured_once_and_kept(measuring, tmp_path):
     stem = "no_queue_batch_EDA"
     assert calls == [(ROOT.name, False, 1), *((f"{stem}.{seed}", True, seed) for seed in (1, 2, 3))]
     assert again[name][:2] == first[name] and again["start"] == first["start"] and len(first["start"]) == 1
-    assert not list((tmp_path / "runs").rglob("*.pt"))
+    assert not [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]
     kept = json.loads(results.read_text())
     assert kept["other"] == [] and [run["seed"] for run in kept["table"]] == [1, 1, 2, 3]
     assert kept["table"][2]["scores"] == {"task": 20.0}

@@ -77,6 +77,8 @@ def test_a_worker_of_a_hydra_recipe(stubs: Path) -> None:
         *("distributed_training.distributed_backend=gloo", "distributed_training.distributed_no_spawn=true"),
         "distributed_training.device_id=3",
     ]
+    told = rank(stubs, "examples/train.sh", "clear/base_256gpu", "bin", "-", "3", "++common.cpu=true")
+    assert "distributed_training.distributed_backend=gloo" in told
 
 
 @pytest.mark.parametrize(("visible", "device"), [("5", "0"), ("0,1,2,3", "3"), ("4,5", "1"), ("", "3")])

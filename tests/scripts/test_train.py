@@ -86,7 +86,7 @@ def test_every_set_of_overrides_has_its_own_folder(bin_folder):
         "common.log_interval=5",
         "common.cpu=true",
     )
-    assert folder(*free, "task.eval_sts=data", "++model.compile=true") == folders[0]
+    assert folder(*free, "task.eval_sts=data", "++model.compile=true", "++common.cpu=true") == folders[0]
     assert folder(*free, "dataset.num_workers=0", "distributed_training.distributed_world_size=2") == folders[0]
     # a name that hydra and every file system take, however long the overrides are
     long = [folder(f"task.augment={'del-word/' * 40}reorder", f"criterion.temperature=0.{number}") for number in (1, 2)]
