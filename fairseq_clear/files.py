@@ -247,7 +247,9 @@ def check_output_file(path: Path, overwrite: bool, *, flag: str = "--output") ->
     """
     if not path.parent.is_dir():
         raise UserError(f"{flag} {path}: there is no folder {path.parent}; make it first")
-    if path.is_dir() or (path.exists() and not overwrite):
+    if path.is_dir():
+        raise UserError(f"{flag} {path}: is a folder; give the name of a file")
+    if path.exists() and not overwrite:
         raise UserError(f"{flag} {path}: exists already; add --overwrite to replace it, or give another name")
 
 

@@ -56,6 +56,7 @@ from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.models.pretrained_encoder import STOCK_POOLING, checkpoint_in, encoder_settings, start_from_encoder
 from fairseq_clear.modules.chunking import ENOUGH_CELLS
 from fairseq_clear.output_folder import scratch_folder
+from fairseq_clear.spec import check_knobs
 from fairseq_clear.tasks import clear_lm
 from fairseq_clear.tasks.guide_encoder import GuideEncoder, check_positions
 from fairseq_clear.text.synonym_files import save_synonyms
@@ -374,7 +375,7 @@ def _make_guide(source: str, data: Path, longest: int, settings: Any, *, diction
 
 
 def _make_data(folder: Path, cfg: Any, positions: int, vocabulary: int) -> None:
-    """Write a data folder of random words. Lines have the maximum length; each is its own paraphrase and hard negative."""
+    """Write random words in lines of the maximum length, except titles; each is its own paraphrase and hard negative."""
     kind, step = find_view_source(cfg.views)
     cfg.data, cfg.tokens_per_sample = str(folder), min(cfg.tokens_per_sample, positions)
     words = max(vocabulary - SYMBOLS, 1)
@@ -382,9 +383,12 @@ def _make_data(folder: Path, cfg: Any, positions: int, vocabulary: int) -> None:
     shape = (EXAMPLES, LINES if kind.needs_documents else 1, max(cfg.tokens_per_sample - 1, 1))  # <s> is added later
     ids = np.random.default_rng(0).integers(4, 4 + words, shape, dtype=np.int32)
     ids[:, :, -1] = 2  # </s>
+    knobs = check_knobs(step, kind.knobs, flag="--views", allow_values=bool(kind.values))
+    title = int(knobs.get("longest", cfg.tokens_per_sample))  # tokens of a first line without </s>
     builder = indexed_dataset.make_builder(str(folder / "train.bin"), "mmap", vocab_size=vocabulary)
+    blank = [np.array([2])] if kind.needs_documents else []  # ends a document
     for document in ids:
-        for line in (*document, *([np.array([2])] if kind.needs_documents else [])):  # a blank line ends a document
+        for line in (document[0, -title - 1 :], *document[1:], *blank):
             builder.add_item(torch.from_numpy(line))
     builder.finalize(str(folder / "train.idx"))
     (folder / "paraphrase").mkdir()

@@ -116,7 +116,7 @@ def format_value(value: KnobValue) -> str:
 def check_name(step: Step, names: Collection[str], *, flag: str) -> None:
     """Raise UserError, listing ``names``, unless ``step.name`` is one of them."""
     if step.name not in names:
-        raise UserError(f"{flag}: there is no '{step.name}'; choose from {', '.join([*names, 'none'])}")
+        raise UserError(f"{flag}: there is no '{step.name}'; choose from {', '.join(names)}")
 
 
 def check_knobs(

@@ -169,6 +169,11 @@ def test_a_guide_that_reads_less(guide: Path) -> None:
                   f"++model.max_positions={LENGTH + 1}")  # fmt: skip
 
 
+def test_random_documents_have_titles() -> None:
+    recipe = recipe_of(*ALONE, "task.views=titles", "task.tokens_per_sample=64", "++model.max_positions=64")
+    assert set(recipe.rows["views"]) == {42, 64}  # with <s> and </s>
+
+
 def test_hours_and_the_chunk() -> None:
     recipe = recipe_of(*ALONE, "optimization.max_update=3600")
     plenty = make_plan(recipe, 2, 64 * GIB, 1e12, 4096)

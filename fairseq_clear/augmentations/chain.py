@@ -150,7 +150,7 @@ def build_augmentation(spec: str, symbols: Symbols) -> Chain:
 
 
 def _build_call(step: Step) -> _Call:
-    check_name(step, AUGMENTATIONS, flag=FLAG)
+    check_name(step, [*AUGMENTATIONS, "none"], flag=FLAG)
     augmentation = AUGMENTATIONS[step.name]
     knobs = check_knobs(step, augmentation.knobs, flag=FLAG)
     return _Call(augmentation, knobs, Step(step.name, (), {name: format_value(knobs[name]) for name in knobs}))

@@ -140,6 +140,8 @@ class Masks:
         source[at[~others]] = self.mask
         if replaced:
             source[np.concatenate(replaced)] = self._cumulative.searchsorted(np.concatenate(drawn), "right")
+        is_symbol = (texts.tokens == self.mask) | (texts.tokens == self.delete)
+        source[is_symbol], target[is_symbol] = texts.tokens[is_symbol], self.padding
         return Ragged(source, texts.offsets), Ragged(target, texts.offsets)
 
     def _by_fairseq(self, text: Tokens, seed: int, epoch: int, key: int) -> tuple[Tokens, Tokens]:

@@ -46,7 +46,7 @@ def parse_false_negatives(text: str, *, flag: str = "--false-negatives") -> Marg
         raise UserError(f"{flag} {text}: give one rule, such as guide:margin=0.0, or none")
     if not steps:
         return None
-    check_name(steps[0], FALSE_NEGATIVES, flag=flag)
+    check_name(steps[0], [*FALSE_NEGATIVES, "none"], flag=flag)
     knobs = check_knobs(steps[0], FALSE_NEGATIVES[steps[0].name], flag=flag)
     return Margin(float(knobs["margin"]), str(knobs["strategy"]))
 

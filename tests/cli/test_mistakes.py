@@ -56,6 +56,7 @@ MISTAKES = {
         "--input blank": "--input blank: ",
         "--output no/out": "--output no/out: there is no folder",
         "--output alone.txt": "--output alone.txt: is the input",
+        "--output data --overwrite": "--output data: is a folder; give the name of a file",
         "--device tpu9": "device tpu9: no such device",
         "--fp16": "--fp16: needs a GPU",
         "--copies 6": "--copies and --sampling",
@@ -156,7 +157,7 @@ MISTAKES = {
     f"plot layers --sts-file pairs.tsv {LETTERS} --output a.png": {"": f"{TOYS}:Letters: has no layers to compare"},
     "views --data-bin DATA --tokenizer whitespace": {
         "--augment shout": "--augment: there is no 'shout'",
-        "--views sideways": "--views: there is no 'sideways'",
+        "--views sideways": "choose from same, paraphrase, titles, neighbor, cloze, span\n",
         "--split dev": "Dataset not found: dev",
         "--start 120": "--start 120: ",
         "--count 0": "--count 0: ",

@@ -120,7 +120,7 @@ def test_the_comparison_tells_another_distribution(dictionary: Dictionary) -> No
     assert chi2_contingency(kinds).pvalue < 1e-6
 
 
-@pytest.mark.parametrize("settings", [{}, {"mask_multiple_length": 3}])
+@pytest.mark.parametrize("settings", [{}, {"as_stock": True}, {"mask_multiple_length": 3}])
 def test_symbols_that_an_augmentation_wrote_are_neither_masked_nor_predicted(dictionary, settings) -> None:
     text = TEXTS[0].copy()
     text[3:9] = dictionary.index("<mask>")

@@ -41,10 +41,9 @@ class CTranslate2Translator(Translator):
         folder = Path(model.path)
         self._library = import_library("ctranslate2", "translate")
         names = [name for name in VOCABULARIES if (folder / name).is_file()] or VOCABULARIES
-        vocabulary, config = (
-            read_json(folder / name, f"{model.where}: convert it again") for name in (names[0], CONFIG)
-        )
-        self._vocabulary = frozenset(map(str, vocabulary))
+        remedy = f"{model.where}: convert it again"
+        self._vocabulary = frozenset(map(str, read_json(folder / names[0], remedy, list)))
+        config = read_json(folder / CONFIG, remedy, dict)
         self._split_text, self._join_pieces = read_subwords(model)
         self._source_marks, self._target_marks = language_tokens(self._vocabulary, model)
         self._adds_end = bool(config.get("add_source_eos"))

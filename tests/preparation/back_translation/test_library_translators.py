@@ -83,6 +83,7 @@ def test_special_words_of_the_text_are_not_special(models: Path, name: str) -> N
         ("marian", lambda f: (f / "model.safetensors").write_bytes(b"x"), "transformers cannot load it"),
         ("marian-ct2", lambda f: (f / "source.spm").unlink(), "no tokenizer; copy source.spm and target.spm"),
         ("marian-ct2", lambda f: (f / "shared_vocabulary.json").unlink(), "cannot read it .* convert it again"),
+        ("marian-ct2", lambda f: (f / "config.json").write_text("[]"), "holds a list, not a dict; .* convert it again"),
         ("marian-ct2", lambda f: (f / "model.bin").write_bytes(b"x"), "CTranslate2 cannot load it"),
     ],
 )
