@@ -115,6 +115,7 @@ def measure(
     score: Callable[[Path, Any, int], dict[str, float]],
     results: Path,
     table: str = "all",
+    scoring: Mapping[str, Any] | None = None,
 ) -> dict[str, list[dict[str, Any]]]:
     """Train and score every row with every seed. Runs that ``results`` has already are not repeated.
 
@@ -125,6 +126,7 @@ def measure(
         score: checkpoint, row, seed -> the numbers of a row.
         results: JSON file, written after each run: table -> list of runs.
         table: name of the table.
+        scoring: settings of ``score`` that are not the default ones.
 
     Returns:
         Name -> the runs of its seeds.
@@ -140,16 +142,18 @@ def measure(
     once = {name: next((n for other, n in known if other == name), seeds[0]) for name in rows if rows[name].once}
     runs = [*once.items(), *((name, seed) for seed in seeds for name in rows if name not in once)]
     for name, seed in runs:
-        about = json.loads(json.dumps(rows[name].about()))
-        other = {key: known[name, seed][key] for key in about if key in known.get((name, seed), {})}
-        if differing := [key for key in other if other[key] != about[key]]:
+        run, about = known.get((name, seed), {}), json.loads(json.dumps(rows[name].about()))
+        differing = [key for key in about if key in run and run[key] != about[key]]
+        differing += ["scoring"] if run and run.get("scoring", {}) != json.loads(json.dumps(scoring or {})) else []
+        if differing:
             raise SystemExit(
                 f"{results}: {table}, {name}, seed {seed} was made with another {', '.join(differing)}; give another "
                 "--results, or remove the run"
             )
     for name, seed in tqdm(runs, desc=table, disable=None):
         if (name, seed) not in known:
-            known[name, seed] = run = _run(name, rows[name], seed, output / stem(name, seed), score)
+            run = _run(name, rows[name], seed, output / stem(name, seed), score)
+            known[name, seed] = run = run | ({"scoring": dict(scoring)} if scoring else {})
             kept[table].append(run)
             write_json(results, kept, flag="--results")
             print(f"{table}, {name}, seed {seed}: {run['scores']}, {run['train_seconds']:.0f} s", flush=True)

@@ -55,6 +55,7 @@ RECIPES = {
     "CERT, EDA, mean pooling": Recipe(CONFIG, (*EDA, "model.pooling=mean")),
 }
 STAND_IN_SHARE = 0.3
+TUNING: dict[str, float] = {"epochs": 2, "lr": 1e-4, "batch_size": 32}  # defaults
 
 
 def main() -> None:
@@ -83,7 +84,9 @@ def main() -> None:
             {PLAIN: Untrained(arguments.checkpoint, once=False)} if PLAIN in arguments.recipes else {}
         )
         chosen |= {name: RECIPES[name].with_overrides(overrides) for name in arguments.recipes if name != PLAIN}
-        found = measure(chosen, arguments.seeds, folder / "runs", score, arguments.results, task)
+        tuning = {"epochs": arguments.epochs, "lr": arguments.lr, "batch_size": arguments.batch_size}
+        scoring = {name: value for name, value in tuning.items() if value != TUNING[name]}
+        found = measure(chosen, arguments.seeds, folder / "runs", score, arguments.results, task, scoring)
         for name, runs in found.items():
             kept = rows.setdefault(name, [{} for _ in runs])
             for row, run in zip(kept, runs, strict=True):
@@ -140,11 +143,15 @@ def parse() -> argparse.Namespace:
         "--recipes", nargs="+", default=[PLAIN, *RECIPES], choices=[PLAIN, *RECIPES], help="default: all"
     )
     parser.add_argument("--updates", type=int, default=100, help="updates of CERT (paper: 100 epochs)")
-    parser.add_argument("--epochs", type=int, default=2, help="epochs of fine-tuning (paper: CoLA 20, RTE 5)")
     parser.add_argument(
-        "--lr", type=float, default=1e-4, help="learning rate of fine-tuning (paper: CoLA 3e-5, RTE 2e-5)"
+        "--epochs", type=int, default=TUNING["epochs"], help="epochs of fine-tuning (paper: CoLA 20, RTE 5)"
     )
-    parser.add_argument("--batch-size", type=int, default=32, help="batch size of fine-tuning (paper: 16)")
+    parser.add_argument(
+        "--lr", type=float, default=TUNING["lr"], help="learning rate of fine-tuning (paper: CoLA 3e-5, RTE 2e-5)"
+    )
+    parser.add_argument(
+        "--batch-size", type=int, default=TUNING["batch_size"], help="batch size of fine-tuning (paper: 16)"
+    )
     arguments = parse_with_results(parser)
     if arguments.round_trips is None and "CERT, back-translation" in arguments.recipes:
         parser.error(

@@ -122,7 +122,8 @@ def main() -> None:
                 found[task] = finetune(*run, *TUNING)
         return found | curve(checkpoint.parent, data, arguments.sts)
 
-    found = measure(rows, arguments.seeds, arguments.output / "runs", score, arguments.results, arguments.size)
+    scoring = {} if arguments.glue is None else {"glue": TUNING}
+    found = measure(rows, arguments.seeds, arguments.output / "runs", score, arguments.results, arguments.size, scoring)
     scores = scores_of(found)
     print(table(scores), difference_table(scores, BASELINE) if BASELINE in scores else "", seconds(found), sep="\n\n")
 

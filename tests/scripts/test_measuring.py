@@ -59,6 +59,10 @@ def test_a_run_is_measured_once_and_kept(measuring, tmp_path):
     }
     with pytest.raises(SystemExit, match="--seeds 1 1 2: give different seeds"):
         measuring.measure(rows, [1, 1, 2], tmp_path / "runs", score, results, "table")
+    with pytest.raises(SystemExit, match="seed 1 was made with another scoring"):
+        measuring.measure(rows, [1], tmp_path / "runs", score, results, "table", {"epochs": 3})
+    tuned = [measuring.measure(rows, [1], tmp_path / "tuned", score, results, "tuned", {"epochs": 3}) for _ in range(2)]
+    assert tuned[0] == tuned[1] and tuned[0][name][0]["scoring"] == {"epochs": 3}
     Row.about = lambda self: {"recipe": "other"}
     with pytest.raises(SystemExit, match="seed 1 was made with another recipe"):
         measuring.measure(rows, [1], tmp_path / "runs", score, results, "table")
