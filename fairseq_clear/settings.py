@@ -32,6 +32,8 @@ def flag_name(item: "Field[Any]") -> str:
 def check_settings(settings: Any) -> None:
     """Check every field of a dataclass against its ``choices``, ``least``, ``most`` and ``above``; None is always valid.
 
+    Numbers must be finite.
+
     Raises:
         UserError: naming the flag, its value and what is allowed.
     """
@@ -39,11 +41,13 @@ def check_settings(settings: Any) -> None:
         value, allowed = getattr(settings, item.name), item.metadata
         if value is None or isinstance(value, tuple):
             continue
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UserError(f"{flag_name(item)} {value}: must be a finite number")
         if "least" in allowed and not value >= allowed["least"]:
             raise UserError(f"{flag_name(item)} {value}: must be {allowed['least']} or more")
         if "most" in allowed and not value <= allowed["most"]:
             raise UserError(f"{flag_name(item)} {value}: must be {allowed['most']} or less")
-        if "above" in allowed and not allowed["above"] < value < math.inf:
+        if "above" in allowed and not value > allowed["above"]:
             raise UserError(f"{flag_name(item)} {value:g}: must be above {allowed['above']}")
         if "choices" in allowed and value not in allowed["choices"]:
             raise UserError(f"{flag_name(item)} {value}: choose from {', '.join(map(str, allowed['choices']))}")

@@ -163,6 +163,10 @@ def batches(make: Callable[..., Pairs], documents: Sequence[Sequence[str]], rng:
             if len(batch) == BATCH:
                 made.append(list(batch.values()))
                 batch = {}
+        if not made:
+            raise SystemExit(
+                f"{len(documents)} documents make fewer than {BATCH} different pairs; give a larger collection"
+            )
         rng.shuffle(made)
         yield from made
 

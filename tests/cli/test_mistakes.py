@@ -60,6 +60,7 @@ MISTAKES = {
         "--device tpu9": "device tpu9: no such device",
         "--fp16": "--fp16: needs a GPU",
         "--copies 6": "--copies and --sampling",
+        "--max-len-a inf": "--max-len-a inf: must be a finite number",
         "--sampling --beam 2": "argument --beam: not allowed with argument --sampling",
         "--forward nowhere": "--forward nowhere: holds no model",
     },
