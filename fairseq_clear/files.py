@@ -295,13 +295,13 @@ def _open_alone(path: Path) -> int:
 
 @contextmanager
 def write_errors(path: str | Path, flag: str = "--output") -> Iterator[None]:
-    """Turn an OSError of the block into a UserError that names the flag and the file to write."""
+    """Turn an OSError of the block into a UserError that names the flag, unless it is empty, and the file to write."""
     try:
         yield
     except BrokenPipeError:  # of standard output, whose reader has gone
         raise
     except OSError as error:
-        raise UserError(f"{flag} {path}: cannot write it ({error.strerror or error})") from None
+        raise UserError(f"{flag} {path}".strip() + f": cannot write it ({error.strerror or error})") from None
 
 
 def sync_folder(folder: Path) -> None:

@@ -56,7 +56,6 @@ from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.models.pretrained_encoder import STOCK_POOLING, checkpoint_in, encoder_settings, start_from_encoder
 from fairseq_clear.modules.chunking import ENOUGH_CELLS
 from fairseq_clear.output_folder import scratch_folder
-from fairseq_clear.spec import check_knobs
 from fairseq_clear.tasks import clear_lm
 from fairseq_clear.tasks.guide_encoder import GuideEncoder, check_positions
 from fairseq_clear.text.synonym_files import save_synonyms
@@ -383,8 +382,7 @@ def _make_data(folder: Path, cfg: Any, positions: int, vocabulary: int) -> None:
     shape = (EXAMPLES, LINES if kind.needs_documents else 1, max(cfg.tokens_per_sample - 1, 1))  # <s> is added later
     ids = np.random.default_rng(0).integers(4, 4 + words, shape, dtype=np.int32)
     ids[:, :, -1] = 2  # </s>
-    knobs = check_knobs(step, kind.knobs, flag="--views", allow_values=bool(kind.values))
-    title = int(knobs.get("longest", cfg.tokens_per_sample))  # tokens of a first line without </s>
+    title = int(kind.read_knobs(step).get("longest", cfg.tokens_per_sample))  # tokens of a first line without </s>
     builder = indexed_dataset.make_builder(str(folder / "train.bin"), "mmap", vocab_size=vocabulary)
     blank = [np.array([2])] if kind.needs_documents else []  # ends a document
     for document in ids:

@@ -128,7 +128,8 @@ torchrun --nproc-per-node 8 -m fairseq_clear.cli embed big.txt --checkpoint ck.p
                 )  # fmt: skip
             else:
                 opened = nullcontext(sys.stdout.buffer) if self.output is None else write_whole(self.output)
-                with write_errors(self.output or "standard output"), opened as stream:
+                place = ("standard output", "") if self.output is None else (self.output, "--output")
+                with write_errors(*place), opened as stream:
                     report = write_jsonl(stream, path, self.text_field, sentences, encode)
                     stream.flush()  # so that a full disk is found here
         shown = f", prompt {prompt!r}" if prompt else ""

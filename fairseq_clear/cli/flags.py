@@ -154,11 +154,11 @@ class ModelFlags:
 
     def load_encoders(self, name: str, poolings: Sequence[str | None]) -> "list[CachedEncoder]":
         """Load an encoder with each pooling, see ``evaluation.encoders.load_encoders``."""
-        from fairseq_clear.evaluation.encoders import VECTOR_FILE, CachedEncoder, load_encoders
+        from fairseq_clear.evaluation.encoders import CachedEncoder, load_encoders
 
-        tokenizer = None
-        if self.data_bin is not None and Path(name).is_file() and not VECTOR_FILE.search(name):  # a checkpoint
-            tokenizer = choose_tokenizer(self.tokenizer, data_folders(self.data_bin)[0])
+        def tokenizer() -> Tokenizer:
+            return choose_tokenizer(self.tokenizer, data_folders(str(self.data_bin))[0])
+
         loaded = load_encoders(name, poolings, data_bin=self.data_bin, tokenizer=tokenizer, device=self.device)
         return [CachedEncoder(one, batch_size=self.batch_size, name=label, progress=True) for label, one in loaded]
 

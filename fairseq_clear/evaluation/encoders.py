@@ -161,7 +161,7 @@ def load_encoders(
     poolings: Sequence[str | None],
     *,
     data_bin: str | None = None,
-    tokenizer: Tokenizer | None = None,
+    tokenizer: Callable[[], Tokenizer] | None = None,
     device: str | None = None,
 ) -> list[tuple[str, Any]]:
     """Load one encoder with each of several poolings; return (label, encoder) pairs. A checkpoint is loaded only once.
@@ -170,7 +170,8 @@ def load_encoders(
         name: path of a checkpoint or of a file of word vectors (.vec, GloVe's .txt, also .gz and .xz), or
             ``package.module:factory``.
         poolings: names of poolings; None for the encoder's default.
-        data_bin, tokenizer, device: of a checkpoint, see ``SentenceEncoder.from_pretrained``.
+        data_bin, device: of a checkpoint, see ``SentenceEncoder.from_pretrained``.
+        tokenizer: makes the tokenizer of a checkpoint (default: that of ``data_bin``).
 
     Raises:
         UserError: the encoder does not exist or cannot be loaded.
@@ -188,7 +189,8 @@ def load_encoders(
         raise UserError(f"--encoder {name}: a checkpoint needs --data-bin, the folder with its dict.txt and tokenizer")
     from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder  # fairseq takes seconds to import
 
-    first = SentenceEncoder.from_pretrained(name, data_bin, tokenizer=tokenizer, pooling=poolings[0], device=device)
+    made = None if tokenizer is None else tokenizer()
+    first = SentenceEncoder.from_pretrained(name, data_bin, tokenizer=made, pooling=poolings[0], device=device)
     parts, origin = (first.model, first.dictionary, first.tokenizer), first.describe()
     encoders = [first, *(SentenceEncoder(*parts, pooling=pooling, origin=origin) for pooling in poolings[1:])]
     return [(f"{name} {encoder.pooling}", encoder) for encoder in encoders]

@@ -87,17 +87,10 @@ def export(
     """
     loaded = load_model(checkpoint, data_bin, key_encoder=key_encoder)
     chosen = pooling or str(loaded.model.args.pooling)
-    width = int(loaded.model.args.encoder_embed_dim)
-    _check_format(loaded, form, chosen)
-    if dimension is not None and not 1 <= dimension <= width:
-        raise UserError(
-            f"--dimension {dimension}: the vectors of {checkpoint} have {width} dimensions; give 1 to {width}"
-        )
+    _check_format(loaded, form, chosen, dimension)
     card = model_card(checkpoint, loaded, data_bin, chosen, form, scores)
     symbols = [symbol for symbol in loaded.dictionary.symbols if symbol != "<del>"]
-    names = tokenizer.special if isinstance(tokenizer, HfTokenizer) else ROLES
-    # the names of special tokens must be plain text in the exported folder
-    texts = (*SAMPLES, *(f"a {name} b{name.swapcase()}c{name}" for name in names.values()))
+    texts = (*SAMPLES, *_texts_with_names(tokenizer))
     with output_folder(dest, overwrite, EXPORT) as folder:
         if form == "fairseq":
             parities = [export_fairseq(loaded, symbols, data_bin, folder)]
@@ -105,11 +98,7 @@ def export(
             _write_hf(loaded, tokenizer, symbols, folder, with_head=form == "hf")
             parities = [compare_hf(loaded, tokenizer, folder, chosen, texts=texts)]
         if form == "sentence-transformers":
-            settings = SentenceSettings(**sentence_settings(loaded.model))
-            # sentence-transformers scales vectors before it truncates them, so they would not have length 1
-            scales = (settings.normalized or normalized) and dimension is None
-            settings = replace(settings, normalized=scales)
-            write_modules(folder, chosen, width, text_length(loaded.model), settings, dimension=dimension)
+            scales = _write_modules(loaded, folder, chosen, dimension, normalized=normalized)
             parities.append(
                 compare_sentence_transformers(loaded, tokenizer, folder, chosen, scales, dimension, texts=texts)
             )
@@ -121,10 +110,28 @@ def export(
     return parities
 
 
-def _check_format(loaded: LoadedModel, form: str, pooling: str) -> None:
-    """Check that the pooling fits the encoder, and that the format can express both; raises UserError."""
+def _texts_with_names(tokenizer: Tokenizer) -> list[str]:
+    """Texts with the names of special tokens, which must be plain text in the exported folder."""
+    names = tokenizer.special if isinstance(tokenizer, HfTokenizer) else ROLES
+    return [f"a {name} b{name.swapcase()}c{name}" for name in names.values()]
+
+
+def _write_modules(loaded: LoadedModel, folder: Path, pooling: str, dimension: int | None, *, normalized: bool) -> bool:
+    """Write the files of sentence-transformers; return whether it scales vectors to length 1."""
+    settings, width = SentenceSettings(**sentence_settings(loaded.model)), int(loaded.model.args.encoder_embed_dim)
+    # sentence-transformers scales vectors before it truncates them, so they would not have length 1
+    scales = (settings.normalized or normalized) and dimension is None
+    settings = replace(settings, normalized=scales)
+    write_modules(folder, pooling, width, text_length(loaded.model), settings, dimension=dimension)
+    return scales
+
+
+def _check_format(loaded: LoadedModel, form: str, pooling: str, dimension: int | None) -> None:
+    """Check that pooling and dimension fit the encoder, and that the format can express them; raises UserError."""
     args = loaded.model.args
     parse_pooling(pooling, args.encoder_layers)
+    if dimension is not None and not 1 <= dimension <= (width := int(args.encoder_embed_dim)):
+        raise UserError(f"--dimension {dimension}: the vectors have {width} dimensions; give 1 to {width}")
     if form == "fairseq" and isinstance(loaded.model, ClearHfModel):
         raise UserError("--format fairseq: the encoder is a model of transformers; give hf or sentence-transformers")
     if form == "fairseq":

@@ -16,13 +16,12 @@ from torch import Tensor, nn
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.models.hf_source import CONFIG, HfSource, build_source
-from fairseq_clear.models.state_dicts import EMBEDDING, POSITIONS, SEGMENTS, VOCABULARY_ROWS
+from fairseq_clear.models.state_dicts import EMBEDDING, OFFSET, POSITIONS, SEGMENTS, VOCABULARY_ROWS
 from fairseq_clear.modules.window_attention import is_covered
 
 HEAD_WEIGHT = "encoder.lm_head.weight"
 BERT, ROBERTA, LONGFORMER = "bert", "roberta", "longformer"
 IMPORTED = (BERT, ROBERTA, "xlm-roberta")
-OFFSET = 2  # rows of fairseq's position embedding before the first position: the padding id + 1
 # Parts of Hugging Face's weight names -> parts of fairseq's, replaced in this order.
 NAMES = {
     "cls.predictions.": "lm_head.",  # BERT's MLM head

@@ -17,13 +17,13 @@ from fairseq_clear import register
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import load_model
 from fairseq_clear.files import hash_file, read_json, versions, write_json
-from fairseq_clear.interop.hf_format import HEAD_WEIGHT, OFFSET, check_folder, check_kind, from_hf, model_flags
+from fairseq_clear.interop.hf_format import HEAD_WEIGHT, check_folder, check_kind, from_hf, model_flags
 from fairseq_clear.interop.parity import Parity, compare_hf, hf_ids
 from fairseq_clear.interop.stock import CHECKPOINT, build_model, compare_stock, settings_of, write_checkpoint
 from fairseq_clear.models.clear_hf import ClearHfModel
 from fairseq_clear.models.hf_source import CONFIG, read_source
 from fairseq_clear.models.pretrained_encoder import STOCK_POOLING
-from fairseq_clear.models.state_dicts import EMBEDDING, POSITIONS
+from fairseq_clear.models.state_dicts import EMBEDDING, OFFSET, POSITIONS
 from fairseq_clear.modules.pooling import parse_pooling
 from fairseq_clear.output_folder import output_folder, scratch_folder
 from fairseq_clear.text.data_folders import CLEAR_FORMAT, CLEAR_JSON, DICTIONARY, TOKENIZERS

@@ -52,6 +52,10 @@ class ViewSourceKind:
     needs_documents: bool = False
     settings: tuple[str, ...] = ()
 
+    def read_knobs(self, step: Step) -> dict[str, Any]:
+        """Return the value of every knob, see ``spec.check_knobs``."""
+        return check_knobs(step, self.knobs, flag="--views", allow_values=bool(self.values))
+
 
 VIEWS: dict[str, ViewSourceKind] = {
     "same": ViewSourceKind(SameText, {}, "the text itself, twice (CLEAR, SimCSE)"),
@@ -124,7 +128,7 @@ def build_view_source(
         UserError: there is no such source or knob, or the spec is a chain.
     """
     kind, step = find_view_source(spec)
-    knobs = check_knobs(step, kind.knobs, flag="--views", allow_values=bool(kind.values))
+    knobs = kind.read_knobs(step)
     if kind.values:
         return kind.build(sentences, aligned=aligned, names=step.values, **knobs)
     return kind.build(sentences, **{name: settings[name] for name in kind.settings}, **knobs)

@@ -102,7 +102,7 @@ def test_standard_output_is_utf8_and_may_be_full(flags, tmp_path, capsys, monkey
     assert json.loads(sys.stdout.buffer.getvalue())["text"] == "\u4e16"
     with open("/dev/full", "wb", buffering=0) as full:
         monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=full))
-        rejected(capsys, embed, "--output standard output: cannot write it (No space left on device)")
+        rejected(capsys, embed, "error: standard output: cannot write it (No space left on device)")
 
 
 def test_a_pipe_with_a_name(source, tmp_path, flags, encoder):

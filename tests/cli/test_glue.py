@@ -189,6 +189,7 @@ def test_a_full_disk_is_one_line(name, checkpoint, prepared, tmp_path, capsys, m
     shutil.copyfile(checkpoint, folder / "checkpoint_best.pt")
     monkeypatch.setattr(GlueRun, "command", lambda _: [PYTHON, "-c", ""])
     rejected(capsys, command_line(checkpoint, prepared, tmp_path, "--tasks", "RTE", "--seeds", "1"), FULL[name])
+    assert not (folder / "result.json").exists()
 
 
 @pytest.mark.parametrize(

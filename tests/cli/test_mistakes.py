@@ -119,6 +119,7 @@ MISTAKES = {
         "--flow wide.npz --dimension 3": "not allowed with argument",
     },
     f"sts {LETTERS}": {"": "--data: "},
+    f"classify --train pairs.tsv {LETTERS}": {"--seed 4294967296": "--seed 4294967296: must be 4294967295 or less"},
     f"senteval --data . {LETTERS}": {
         "--seeds -1": "--seeds -1: give one or more different seeds, from 0",
         "--preset logistic --hidden 5": "--hidden 5: has no effect on logistic regression",
@@ -157,7 +158,7 @@ MISTAKES = {
     },
     f"plot layers --sts-file pairs.tsv {LETTERS} --output a.png": {"": f"{TOYS}:Letters: has no layers to compare"},
     "views --data-bin DATA --tokenizer whitespace": {
-        "--augment shout": "--augment: there is no 'shout'",
+        "--augment shout": "choose from del-word, del-span, reorder, subs, slice, mask-span, eda, none\n",
         "--views sideways": "choose from same, paraphrase, titles, neighbor, cloze, span\n",
         "--split dev": "Dataset not found: dev",
         "--start 120": "--start 120: ",

@@ -54,7 +54,7 @@ def test_arrays_of_any_kind(returned):
         ([[1.0], [float("nan")]], "encoder x: 1 of 2 vectors contain NaN"),
     ],
 )
-def test_what_is_no_matrix_is_refused(returned, message):
+def test_what_is_no_matrix_is_rejected(returned, message):
     with pytest.raises(UserError, match=message):
         to_vectors(returned, 2, "x")
 
@@ -81,7 +81,7 @@ def test_factories_classes_and_objects():
 
 def test_poolings_of_a_checkpoint_share_its_model(checkpoint, data_bin):
     loaded = load_encoders(
-        str(checkpoint), [None, "cls", "layer:1"], data_bin=str(data_bin), tokenizer=WhitespaceTokenizer(), device="cpu"
+        str(checkpoint), [None, "cls", "layer:1"], data_bin=str(data_bin), tokenizer=WhitespaceTokenizer, device="cpu"
     )
     assert [label for label, _ in loaded] == [f"{checkpoint} {name}" for name in ("mean", "cls", "layer:1")]
     first, second, third = (encoder for _, encoder in loaded)

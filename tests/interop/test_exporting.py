@@ -84,7 +84,7 @@ def test_sentence_transformers_truncate_the_same(imported: tuple[Path, Path], tm
     np.testing.assert_allclose(unit, encode(ours / "model.pt", ours, TEXTS, dimension=7), atol=2e-5)
     export(ours / "model.pt", ours, tmp_path / "whole", form, tokenizer, pooling="mean")
     assert not (tmp_path / "whole" / "config_sentence_transformers.json").exists()
-    with pytest.raises(UserError, match="--dimension 999: the vectors of .* have .* dimensions"):
+    with pytest.raises(UserError, match="--dimension 999: the vectors have .* dimensions"):
         export(ours / "model.pt", ours, tmp_path / "wide", form, tokenizer, pooling="mean", dimension=999)
 
 
@@ -108,7 +108,7 @@ def test_transformers_finds_every_weight(imported: tuple[Path, Path], tmp_path: 
         assert {key.rpartition("pooler.")[2] for key in info["unexpected_keys"]} == {"dense.weight", "dense.bias"}
 
 
-def test_other_poolings_are_refused(imported: tuple[Path, Path], tmp_path: Path) -> None:
+def test_other_poolings_are_rejected(imported: tuple[Path, Path], tmp_path: Path) -> None:
     _, ours = imported
     form, tokenizer = "sentence-transformers", load_tokenizer(ours)
     for pooling in ("first-last", "layer:1"):

@@ -248,7 +248,7 @@ def test_a_killed_worker_ends_the_others(killed: int, undisturbed: Path, data_bi
         ([], 2, "--distributed-world-size 2: signals do not reach workers"),
     ],
 )
-def test_what_cannot_be_resumed_is_refused(flags: list[str], workers: int, said: str, data_bin: Path) -> None:
+def test_what_cannot_be_resumed_is_rejected(flags: list[str], workers: int, said: str, data_bin: Path) -> None:
     preemption._check(configuration(data_bin))
     preemption._check(configuration(data_bin, "--distributed-no-spawn", world_size=2))
     with pytest.raises(UserError, match=re.escape(said)):

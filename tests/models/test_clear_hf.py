@@ -439,7 +439,7 @@ def test_mistakes_are_one_line(flags, change, said, bert, tmp_path, caplog) -> N
     refuses(caplog, said, SimpleNamespace(source=source, data=bert.data), *flags, of=start)
 
 
-def test_encoders_that_cannot_be_trained_are_refused(bert, tmp_path, caplog, capsys) -> None:
+def test_encoders_that_cannot_be_trained_are_rejected(bert, tmp_path, caplog, capsys) -> None:
     import transformers
 
     found = SimpleNamespace(source=shutil.copytree(bert.source, tmp_path / "source"), data=bert.data)

@@ -245,7 +245,7 @@ def test_what_does_not_fit_is_dropped_and_named(data_bin: Path, caplog: pytest.L
         assert torch.equal(model.state_dict()[EMBEDDING], weights[EMBEDDING])
 
 
-def test_another_architecture_is_refused(data_bin: Path) -> None:
+def test_another_architecture_is_rejected(data_bin: Path) -> None:
     model, weights = state(data_bin)
     missing = {name: value for name, value in weights.items() if ".layers.1." not in name}
     with pytest.raises(RuntimeError, match="Missing key"):

@@ -174,7 +174,7 @@ def test_wordnet_gives_the_other_lemmas_of_a_words_synsets(wordnet, monkeypatch)
         ('{"film": ["movie", 1]}', "'film' has "),
     ],
 )
-def test_other_files_are_refused_with_what_is_wanted(tmp_path, content, said):
+def test_other_files_are_rejected_with_what_is_wanted(tmp_path, content, said):
     path = tmp_path / "list.json"
     path.write_text('{"film": ["movie"], "all": []}')
     source = read_synonyms(path)

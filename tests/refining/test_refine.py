@@ -293,11 +293,14 @@ def test_a_checkpoint_of_another_vocabulary(folder: Path, finished: Path, tmp_pa
     words = [folder / "text.txt", "--from", finished / "checkpoint/model.pt", "--dest", tmp_path / "out", *SHORT]
     done = run(*CLEAR, "refine", *words, "--data-bin", tmp_path / "other", check=False)
     assert done.returncode == 2
+    shutil.copy(finished / "checkpoint/model.pt", tmp_path / "alone.pt")  # whose folder has no tokenizer
+    alone = [folder / "text.txt", "--from", tmp_path / "alone.pt", "--dest", tmp_path / "out2", *SHORT]
+    assert "has no tokenizer of raw text; give --data-bin" in run(*CLEAR, "refine", *alone, check=False).stderr
     assert "vocabulary" in done.stderr.strip().splitlines()[-1]
     assert not (tmp_path / "out").exists()
 
 
-def test_another_run_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_another_run_is_rejected(folder: Path, tmp_path: Path) -> None:
     """A work folder belongs to one set of settings, texts and encoder; flags of the training are settings too."""
     text, tiny, work = tmp_path / "text.txt", tmp_path / "tiny", tmp_path / "out.partial"
     shutil.copy(folder / "text.txt", text)

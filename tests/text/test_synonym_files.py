@@ -90,7 +90,7 @@ def test_other_and_truncated_files_are_rejected(folder):
     whole = (folder / "synonyms.npz").read_bytes()
     for content in (b"no archive", b"\x80\x04K\x05.", *(whole[:length] for length in range(0, len(whole) - 1, 97))):
         (folder / "synonyms.npz").write_bytes(content)
-        rejected(folder, "not a complete synonym table .*remake it with `fairseq-clear synonyms")
+        assert "remake it with `fairseq-clear synonyms" in rejected(folder, "not a complete synonym table")
 
 
 def rewrite(folder, **changed):
@@ -120,7 +120,7 @@ def test_pickles_are_never_loaded(folder):
 )
 def test_other_arrays_are_rejected(folder, changed, said):
     rewrite(folder, **changed)
-    rejected(folder, said)
+    assert "synonyms.npz" in rejected(folder, said)
 
 
 def test_a_failed_write_leaves_the_old_table_and_nothing_else(folder, monkeypatch):

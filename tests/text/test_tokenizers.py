@@ -129,6 +129,9 @@ def test_missing_folder_and_wrong_files(tmp_path: Path) -> None:
         SentencePieceTokenizer(tmp_path / "junk")
     with pytest.raises(UserError, match="not GPT-2's encoder.json"):
         Gpt2Tokenizer(tmp_path / "junk", tmp_path / "junk")
+    (tmp_path / "nested").write_text("[" * 100_000)
+    with pytest.raises(UserError, match="not GPT-2's encoder.json"):
+        Gpt2Tokenizer(tmp_path / "nested", tmp_path / "junk")
     with pytest.raises(UserError, match="gone, .*: not GPT-2's .*FileNotFoundError"):
         Gpt2Tokenizer(tmp_path / "gone", tmp_path / "junk")
 
