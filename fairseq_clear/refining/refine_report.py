@@ -38,13 +38,13 @@ def reciprocal_ranks(row: dict[str, Any]) -> Doubles:
 def choose_share(found: dict[float, Doubles]) -> float:
     """Choose the share of the refined weights with the highest mean of the scores of the queries (Q,).
 
-    It is a half, unless the best is better than a half by more than one standard error over the queries (the rule of Breiman et
-    al. 1984): few queries cannot tell. By the judgements of people, the merge of a half lost least in ``examples/refine``.
+    It is a half, unless the best is better than a half by more than two standard errors over the queries: of several shares,
+    one is often better by chance. By the judgements of people, the merge of a half lost least in ``examples/refine``.
     """
     best = max(found, key=lambda share: float(found[share].mean()))
     difference = found[best] - found[HALF]
     error = difference.std(ddof=1) / len(difference) ** 0.5
-    return HALF if difference.mean() <= error else best
+    return HALF if difference.mean() <= 2 * error else best
 
 
 @dataclass(kw_only=True)
@@ -87,7 +87,7 @@ class RefineReport:
     def exported_share(self) -> float:
         """Share of the refined weights in the exported encoder: 0 if the untouched one is better on dev or on test.
 
-        By the question that documents make, smaller changes than one standard error are noise, as in ``choose_share``.
+        By the question that documents make, smaller changes than one standard error are noise.
         """
         change = self.change[MRR] if self.change else self.sts_change
         if self.change and not self.settings.asks_given_pairs:

@@ -123,7 +123,7 @@ def test_a_merge_of_a_half_unless_another_is_clearly_better() -> None:
     noise = rng.standard_normal(200)
     noise -= noise.mean()
     error = noise.std(ddof=1) / 200**0.5
-    for gain, share in ((0.9, 0.5), (1.1, 1.0)):  # in standard errors
+    for gain, share in ((1.9, 0.5), (2.1, 1.0)):  # in standard errors
         assert chosen({1.0: half + noise + gain * error}) == share
     assert chosen({0.25: half + 1, 1.0: half + 2}) == 1.0
     assert chosen({0.0: half + 1}) == 0.0  # the untouched encoder
