@@ -5,11 +5,12 @@ of the n workers. A block is computed alone, so the result has the same bytes fo
 """
 
 import atexit
+import hashlib
 import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache, partial
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import read_json, write_json
+from fairseq_clear.files import read_json, write_errors, write_json, write_whole
 from fairseq_clear.processes import locked
 
 FINISHED = "[0-9]*.json"  # files of finished blocks
@@ -50,9 +51,7 @@ class Workers:
         try:
             all_gather_object(values, value, group=self.group)
         except RuntimeError:  # gloo: the connection was closed
-            raise WorkerLost(
-                "a worker of this job has ended; rerun (embed and translate keep finished blocks)"
-            ) from None
+            raise WorkerLost("a worker of this job has ended; rerun to go on with the finished blocks") from None
         return values
 
     def is_first_report(self, error: BaseException) -> bool:
@@ -149,6 +148,53 @@ def open_work(
     except OSError as error:
         what = f"{error.filename or folder}: {error.strerror or error}"
         raise UserError(f"{what}; finished blocks are kept in {folder}: fix this and rerun") from error
+
+
+@dataclass(frozen=True)
+class BlockFiles:
+    """Finished blocks of vectors in OUTPUT.partial, for a command whose ``output`` is not the vectors.
+
+    ``origin`` is a JSON value of what determines the vectors besides the texts, such as hashes of the encoder's files.
+    """
+
+    output: Path
+    origin: Any = None
+
+    @property
+    def folder(self) -> Path:
+        """OUTPUT.partial, which is made for the first block."""
+        return self.output.with_name(f"{self.output.name}.partial")
+
+    def get(self, block: Any, compute: Callable[[], R]) -> R:
+        """Return the vectors of a block, a NumPy array: from its file, or else computed and written to it.
+
+        ``block`` is a JSON value of the texts and of what else differs between blocks.
+
+        Raises:
+            UserError: a file has been damaged, or the disk is full.
+        """
+        import numpy as np
+
+        name = hashlib.sha256(json.dumps([self.origin, block]).encode()).hexdigest()
+        path = self.folder / f"vectors-{name}.npy"
+        if path.exists():
+            try:
+                return np.load(path, allow_pickle=False)
+            except (OSError, ValueError):
+                raise UserError(f"{path}: was damaged after it was written; remove it and rerun") from None
+        vectors = compute()
+        with write_errors(self.folder, "finished blocks"):
+            self.folder.mkdir(exist_ok=True)
+            with write_whole(path) as stream:
+                np.save(stream, np.asarray(vectors), allow_pickle=False)
+        return vectors
+
+    def remove(self) -> None:
+        """Remove the files, and the folder if it is empty then."""
+        for path in self.folder.glob("*vectors-*"):
+            path.unlink()
+        with suppress(OSError):
+            self.folder.rmdir()
 
 
 def _remove(folder: Path, error: type[BaseException] | None, *_: object) -> None:

@@ -8,13 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from fairseq_clear.cli.flags import Command, OneEncoderFlags, VectorFlags, choose_tokenizer, read_text_sentences
+from fairseq_clear.cli.flags import (
+    Command,
+    OneEncoderFlags,
+    VectorFlags,
+    choose_tokenizer,
+    hash_tokenizer,
+    read_text_sentences,
+)
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import check_output_file, hash_file, hash_files, versions, write_errors, write_whole
+from fairseq_clear.files import check_output_file, hash_file, versions, write_errors, write_whole
 from fairseq_clear.output_folder import scratch_folder
 from fairseq_clear.settings import setting
 from fairseq_clear.shared_work import Workers, join_workers
-from fairseq_clear.text.data_folders import CLEAR_JSON, data_folders, recorded_tokenizer
+from fairseq_clear.text.data_folders import data_folders
 
 if TYPE_CHECKING:
     from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
@@ -148,17 +155,6 @@ torchrun --nproc-per-node 8 -m fairseq_clear.cli embed big.txt --checkpoint ck.p
             "flow": self.flow and hash_file(self.flow),
             "prompt": encoder.find_prompt(self.prompt_name, self.prompt),
         }
-
-
-def hash_tokenizer(name: str | None, folder: Path) -> dict[str, str]:
-    """Return the name and SHA-256 of each file of the tokenizer that ``choose_tokenizer`` chooses."""
-    if name == "whitespace":
-        return {name: ""}
-    if name is not None:
-        paths = [Path(part) for part in (name.split(",") if name.count(",") == 1 else [name])]
-    else:
-        paths = [folder / name for name in (CLEAR_JSON, *recorded_tokenizer(folder)[1])]
-    return hash_files(paths)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from fairseq_clear.evaluation.senteval_data import DOWNSTREAM_TASKS, PRESETS, PR
 from fairseq_clear.evaluation.sts_data import AGGREGATIONS, DEFAULT_TASKS, METRICS, STS_TASKS
 from fairseq_clear.files import check_output_file
 from fairseq_clear.settings import flag_name, setting
-from fairseq_clear.shared_work import join_workers
+from fairseq_clear.shared_work import BlockFiles, join_workers
 
 if TYPE_CHECKING:
     from fairseq_clear.evaluation.encoders import CachedEncoder
@@ -48,6 +48,7 @@ class Evaluation(Command, EncoderFlags, ABC):
         print(report.caption())
         if self.output is not None:
             report.write(self.output)
+            BlockFiles(self.output).remove()
             lines.append(f"wrote {self.output}")
         print("\n".join(lines), file=sys.stderr)
         return 0

@@ -11,10 +11,11 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import CorpusFile, hash_file, read_text_lines
+from fairseq_clear.files import CorpusFile, hash_file, hash_files, read_text_lines
 from fairseq_clear.libraries import log_level
 from fairseq_clear.settings import check_settings, flag_name, setting
-from fairseq_clear.text.data_folders import CLEAR_JSON, data_folders, load_tokenizer
+from fairseq_clear.shared_work import BlockFiles
+from fairseq_clear.text.data_folders import CLEAR_JSON, data_folders, load_tokenizer, recorded_tokenizer
 from fairseq_clear.text.tokenizers import Gpt2Tokenizer, SentencePieceTokenizer, Tokenizer, WhitespaceTokenizer
 
 if TYPE_CHECKING:
@@ -160,7 +161,17 @@ class ModelFlags:
             return choose_tokenizer(self.tokenizer, data_folders(str(self.data_bin))[0])
 
         loaded = load_encoders(name, poolings, data_bin=self.data_bin, tokenizer=tokenizer, device=self.device)
-        return [CachedEncoder(one, batch_size=self.batch_size, name=label, progress=True) for label, one in loaded]
+        encoders = [CachedEncoder(one, batch_size=self.batch_size, name=label, progress=True) for label, one in loaded]
+        output = self.resumed_output()
+        if output is not None and Path(name).is_file() and "checkpoint" in encoders[0].describe():
+            files = hash_file(name), hash_tokenizer(self.tokenizer, data_folders(str(self.data_bin))[0])
+            for encoder in encoders:
+                encoder.kept = BlockFiles(output, [*files, encoder.describe()])
+        return encoders
+
+    def resumed_output(self) -> Path | None:
+        """Output of a command that keeps finished blocks of vectors in OUTPUT.partial; None for other commands."""
+        return None
 
 
 @dataclass(kw_only=True)
@@ -295,3 +306,14 @@ def choose_tokenizer(name: str | None, folder: Path, fallback: Callable[[], Toke
         f"--data-bin {folder}: has no {CLEAR_JSON}, so its tokenizer is not known; add --tokenizer whitespace, "
         "--tokenizer FILE.model or --tokenizer encoder.json,vocab.bpe"
     )
+
+
+def hash_tokenizer(name: str | None, folder: Path) -> dict[str, str]:
+    """Return the name and SHA-256 of each file of the tokenizer that ``choose_tokenizer`` chooses."""
+    if name == "whitespace":
+        return {name: ""}
+    if name is not None:
+        paths = [Path(part) for part in (name.split(",") if name.count(",") == 1 else [name])]
+    else:
+        paths = [folder / name for name in (CLEAR_JSON, *recorded_tokenizer(folder)[1])]
+    return hash_files(paths)

@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as error:
         if workers.size > 1 and workers.is_first_report(error):
             print(
-                f"fairseq-clear {args.command}: stopped; rerun (embed and translate keep finished blocks)",
+                f"fairseq-clear {args.command}: stopped; rerun to go on with the finished blocks",
                 file=sys.stderr,
             )
         raise

@@ -24,7 +24,7 @@ from fairseq_clear.output_folder import check_destination, output_folder, scratc
 from fairseq_clear.preparation.corpus_reading import TextSource
 from fairseq_clear.preparation.prepare_settings import DocumentSettings
 from fairseq_clear.settings import flag_name, setting
-from fairseq_clear.shared_work import join_workers
+from fairseq_clear.shared_work import BlockFiles, join_workers
 
 if TYPE_CHECKING:
     from fairseq_clear.evaluation.encoders import CachedEncoder
@@ -71,6 +71,10 @@ fairseq-clear retrieval --pairs pairs.tsv --query-prefix "query: " --encoder che
     )
     seed: int = setting("seed of the bootstrap, of --count and of the queries that the report shows", 0, least=0)
     rows: list[Row] = field(default_factory=list)  # the baselines, set by ``read``
+
+    def resumed_output(self) -> Path | None:
+        """The report, if one is written."""
+        return self.output
 
     def read(self) -> RetrievalData:
         """Read the data and score the baselines, which need no encoder."""
@@ -130,8 +134,9 @@ class Mine(Command, MiningSettings, PairFlags, OneEncoderFlags):
     passages are left out. The search is exact.
 
     DEST gets query.txt, positive.txt, negative1.txt and so on, with a line for each pair that has enough negatives, and
-    mine.json with settings, counts, mean similarities and hashes. If the command fails, DEST is not written. To train on them,
-    give the files to prepare --paraphrase, and fairseq-train --hard-negatives.
+    mine.json with settings, counts, mean similarities and hashes. If the command fails, DEST is not written; a rerun goes on
+    with the finished blocks of vectors in DEST.partial. To train on the negatives, give the files to prepare --paraphrase, and
+    fairseq-train --hard-negatives.
     """
 
     SHARES_WORK: ClassVar[bool] = True
@@ -186,5 +191,11 @@ fairseq-clear mine --pairs pairs.tsv --candidates corpus.txt --encoder bert/mode
                 "files": mined.write(folder),
             }
             write_json(folder / MINE_JSON, report, flag="--dest")
+        if is_first:
+            BlockFiles(self.dest).remove()
         print(f"{'; '.join(f'{what} {count:,}' for what, count in described['counts'].items())}; wrote {self.dest}")
         return 0
+
+    def resumed_output(self) -> Path:
+        """The folder to create."""
+        return self.dest

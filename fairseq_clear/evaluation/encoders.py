@@ -17,7 +17,7 @@ from tqdm import tqdm
 from fairseq_clear.errors import UserError, one_line
 from fairseq_clear.files import read_lines
 from fairseq_clear.libraries import FACTORY, import_factory
-from fairseq_clear.shared_work import gather_blocks, join_workers
+from fairseq_clear.shared_work import BlockFiles, gather_blocks, join_workers
 from fairseq_clear.text.tokenizers import Tokenizer
 
 Floats = npt.NDArray[np.float32]
@@ -50,6 +50,7 @@ class CachedEncoder:
         seconds: time spent in the encoder.
         sentences: number of distinct sentences that were encoded.
         notes: added to the encoder's description in reports, such as the file that ``transform`` was fitted on.
+        kept: if set, files for finished blocks, from which a killed command resumes.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class CachedEncoder:
         self.name = name or type(encoder).__name__
         self.seconds, self.sentences = 0.0, 0
         self.notes: dict[str, Any] = {}
+        self.kept: BlockFiles | None = None
         self._vectors: dict[str, Floats] = {} if vectors is None else vectors
 
     @classmethod
@@ -102,6 +104,11 @@ class CachedEncoder:
         blocks = [missing[begin : begin + per_block] for begin in range(0, len(missing), per_block)]
 
         def encode(block: list[str]) -> Floats:
+            if self.kept is None or len(blocks) == 1:
+                return compute(block)
+            return self.kept.get([size, prompt, block], lambda: compute(block))
+
+        def compute(block: list[str]) -> Floats:
             if prompt is not None and hasattr(self.encoder, "prompts"):
                 returned = self.encoder.encode(block, batch_size=size, prompt=prompt)  # type: ignore[call-arg]
             else:

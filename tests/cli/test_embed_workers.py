@@ -11,6 +11,7 @@ import pytest
 
 from fairseq_clear.cli.main import main
 from fairseq_clear.evaluation.embedding_files import BLOCK
+from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from tests.conftest import WORDS, run, run_workers
 
 pytestmark = pytest.mark.slow
@@ -131,17 +132,20 @@ def test_two_jobs_do_not_write_one_output(command: list[str], tmp_path: Path) ->
     assert "another process is writing it" in run(sys.executable, "-c", inside, *command, str(output)).stderr
 
 
-def test_the_encoding_of_retrieval_and_mine_is_shared(checkpoint: Path, data_bin: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def searches(checkpoint: Path, data_bin: Path, tmp_path: Path) -> dict[str, list[str]]:
+    """The flags of retrieval and mine, but for the output; queries and passages are two blocks each."""
     rng = random.Random(3)
     texts = [" ".join(rng.choices(WORDS, k=rng.randint(2, 9))) for _ in range(400)]
     (tmp_path / "pairs.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in zip(texts[::2], texts[1::2], strict=True)))
-    encoder = ["--encoder", checkpoint, "--data-bin", data_bin, "--tokenizer", "whitespace", "--batch-size", "2"]
-    encoder += ["--query-prefix", f"{WORDS[0]} "]
-    for name, flag in (("retrieval", "--output"), ("mine", "--dest")):
-        fairseq_clear = [
-            *(sys.executable, "-m", "fairseq_clear.cli", name, "--pairs", tmp_path / "pairs.tsv"),
-            *(*encoder, flag),
-        ]
+    flags = ["--pairs", tmp_path / "pairs.tsv", "--encoder", checkpoint, "--data-bin", data_bin]
+    flags += ["--tokenizer", "whitespace", "--batch-size", "2", "--query-prefix", f"{WORDS[0]} "]
+    return {name: [name, *map(str, flags), flag] for name, flag in (("retrieval", "--output"), ("mine", "--dest"))}
+
+
+def test_the_encoding_of_retrieval_and_mine_is_shared(searches: dict[str, list[str]], tmp_path: Path) -> None:
+    for name, flags in searches.items():
+        fairseq_clear = [sys.executable, "-m", "fairseq_clear.cli", *flags]
         alone = run(*fairseq_clear, tmp_path / f"{name}.1")
         for count in (2, 3):
             ended = run_workers(count, *fairseq_clear, tmp_path / f"{name}.{count}")
@@ -157,3 +161,36 @@ def test_the_encoding_of_retrieval_and_mine_is_shared(checkpoint: Path, data_bin
     assert names(tmp_path) == sorted(
         ["pairs.tsv", *(f"{name}.{n}" for name in ("mine", "retrieval") for n in (1, 2, 3))]
     )
+
+
+@pytest.mark.parametrize(("name", "count"), [("mine", 1), ("mine", 2), ("retrieval", 1)])
+def test_a_killed_search_resumes(
+    name: str, count: int, searches: dict[str, list[str]], tmp_path: Path, monkeypatch
+) -> None:
+    command, dest, partial = searches[name], tmp_path / "out", tmp_path / "out.partial"
+    failing = [sys.executable, "-c", FAIL.format(rank=count - 1, action=DIE), *command, str(dest)]
+    ended = run_workers(count, *failing, check=False) if count > 1 else [run(*failing, check=False)]
+    assert all(worker.returncode for worker in ended) and not dest.exists()
+    kept = sorted(partial.glob("vectors-*.npy"))
+    assert 0 < len(kept) < 4
+    encode, encoded = SentenceEncoder.encode_block, list[int]()
+
+    def counting(self: SentenceEncoder, texts: list[str], *args: object, **options: object) -> object:
+        encoded.append(len(texts))
+        return encode(self, texts, *args, **options)
+
+    monkeypatch.setattr(SentenceEncoder, "encode_block", counting)
+    whole = kept[0].read_bytes()
+    kept[0].write_bytes(whole[:-1])
+    assert main([*command, str(dest)]) == 2 and not dest.exists()  # damaged
+    kept[0].write_bytes(whole)
+    encoded.clear()
+    assert main([*command, str(dest)]) == 0 and 0 < sum(encoded) < 400  # from the finished blocks
+    assert names(tmp_path) == ["out", "pairs.tsv"]
+    encoded.clear()
+    assert main([*command, str(tmp_path / "again")]) == 0 and sum(encoded) == 400
+    first, second = (
+        {path.name: path.read_bytes() for path in (top, *top.glob("*")) if path.is_file() and path.suffix != ".json"}
+        for top in (dest, tmp_path / "again")
+    )
+    assert [*first.values()] == [*second.values()]
