@@ -11,9 +11,8 @@ from pathlib import Path
 from types import FrameType
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.processes import locked
+from fairseq_clear.processes import STOP_SIGNALS, locked
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 # Files that identify the folder of a command, as ``markers`` of ``output_folder``.
 DATA_FOLDER, EXPORT = ("train.idx", "shard0/train.idx"), ("fairseq_clear.json",)
 

@@ -9,12 +9,18 @@ import fcntl
 import os
 import signal
 import sys
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from fairseq_clear.errors import UserError
 
+if TYPE_CHECKING:
+    from concurrent.futures import ProcessPoolExecutor
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF}  # errors of file systems without such locks
 _PR_SET_PDEATHSIG = 1  # of Linux's prctl
 _prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
@@ -96,3 +102,47 @@ def die_with_parent() -> None:
     """Let Linux kill this process when its parent ends; for ``preexec_fn`` of ``subprocess.Popen``."""
     if _prctl is not None:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+@contextmanager
+def worker_pool(
+    workers: int, setup: Callable[..., object] = bool, arguments: tuple[Any, ...] = ()
+) -> Iterator["ProcessPoolExecutor"]:
+    """Yield a pool of ``workers`` processes, which first call the importable function ``setup`` with ``arguments``.
+
+    Processes are forked on Linux. They end with this one, also after a failure, an interrupt, or (on Linux) a ``kill -9``.
+
+    Raises:
+        UserError: a worker was killed, usually because memory ran out.
+    """
+    import multiprocessing
+    from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
+
+    context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
+    others = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(workers, context, _start_worker, (setup, arguments))
+    try:
+        with warnings.catch_warnings():
+            # Python 3.12 warns about fork in a process with threads, such as numpy's; the workers do not use them
+            warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+            pool.submit(os.getpid)  # starts all processes now, before a progress bar adds a thread
+        yield pool
+        pool.shutdown()
+    except BaseException as error:
+        for process in set(multiprocessing.active_children()) - others:
+            process.kill()
+            process.join()
+        pool.shutdown(wait=False, cancel_futures=True)
+        if isinstance(error, BrokenProcessPool):
+            raise UserError(
+                "a process was killed, usually because memory ran out; rerun with fewer --workers"
+            ) from None
+        raise
+
+
+def _start_worker(setup: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    die_with_parent()
+    setup(*arguments)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fairseq_clear import register
 from fairseq_clear.preparation.prepare_settings import ORIGINAL
 from fairseq_clear.preparation.staging import DocumentLengths, Lines
-from fairseq_clear.preparation.workers import worker_pool
+from fairseq_clear.processes import worker_pool
 from fairseq_clear.text.mapped_files import HEADER_BYTES, LINES, MAGIC, TYPES
 from fairseq_clear.text.tokenizers import Tokenizer
 

@@ -9,7 +9,7 @@ from typing import Any
 from fairseq_clear.errors import UserError
 from fairseq_clear.preparation.prepare_settings import TokenizerSettings
 from fairseq_clear.preparation.staging import Staged
-from fairseq_clear.preparation.workers import worker_pool
+from fairseq_clear.processes import worker_pool
 from fairseq_clear.text.tokenizers import Gpt2Tokenizer, HfTokenizer, SentencePieceTokenizer
 from fairseq_clear.text.vocabulary import (
     GPT2_NAMES,

@@ -11,7 +11,7 @@ import pytest
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.output_folder import output_folder, signals_raise
-from fairseq_clear.preparation.workers import worker_pool
+from fairseq_clear.processes import worker_pool
 from tests.preparation.corpora import gpt2_files, sentencepiece_model, write_corpus
 from tests.preparation.test_prepare import make
 
