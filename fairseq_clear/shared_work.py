@@ -51,7 +51,7 @@ class Workers:
         try:
             all_gather_object(values, value, group=self.group)
         except RuntimeError:  # gloo: the connection was closed
-            raise WorkerLost("a worker of this job has ended; rerun to go on with the finished blocks") from None
+            raise WorkerLost("a worker of this job has ended; rerun, finished blocks of an output are kept") from None
         return values
 
     def is_first_report(self, error: BaseException) -> bool:

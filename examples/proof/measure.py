@@ -12,6 +12,9 @@ tokens: nDCG@10 and MRR@10, x100, also for the merge of a half with the untouche
 difference of nDCG@10 from the untouched encoder, by a paired bootstrap over queries. STS tasks are scored too, BM25 and
 TF-IDF are the rows without training, and ``OUTPUT/proof.png`` is a picture of the changes. A run that is in ``--results`` is
 not repeated.
+
+``--updates`` makes all trainings equally long in updates, and ``--split dev`` scores other queries; their runs have tables of
+their own.
 """
 
 import argparse
@@ -57,24 +60,43 @@ Scores = dict[str, float]
 
 
 @dataclass(frozen=True)
+class Limit:
+    """The length of a training: a number of updates or, without one, seconds."""
+
+    seconds: float
+    updates: int | None
+
+    def about(self) -> dict[str, Any]:
+        """The one that counts."""
+        return {"updates": self.updates} if self.updates else {"seconds": self.seconds}
+
+    def share(self, began: float, updates: int) -> float:
+        """The share of the training that is over."""
+        return updates / self.updates if self.updates else (time.monotonic() - began) / self.seconds
+
+
+@dataclass(frozen=True)
 class Ours:
-    """A recipe of refine, trained for a number of seconds."""
+    """A recipe of refine."""
 
     recipe: str
     encoder: Path
     data: Path  # the prepared collection
-    seconds: float
+    limit: Limit
     negatives: int = 0  # hard negatives of each pair
     once: bool = False
 
     def train(self, seed: int, folder: Path) -> Path:
-        """Time ten updates, then train."""
+        """Train; if seconds count, time ten updates before."""
+        if self.limit.updates:
+            self._run(seed, folder, self.limit.updates)
+            return folder / "checkpoint_last.pt"
         spare = folder.with_name(f"{folder.name}.timed")
         shutil.rmtree(spare, ignore_errors=True)  # left by an interrupted call; a finished training would not run again
         timed = self._run(seed, spare, TIMED)
         shutil.rmtree(spare)
         rate = (timed[-1]["read_at"] - timed[0]["read_at"]) / (timed[-1]["num_updates"] - timed[0]["num_updates"])
-        self._run(seed, folder, max(TIMED, round(self.seconds / rate)))
+        self._run(seed, folder, max(TIMED, round(self.limit.seconds / rate)))
         return folder / "checkpoint_last.pt"
 
     def _run(self, seed: int, folder: Path, updates: int) -> list[dict[str, Any]]:
@@ -85,18 +107,18 @@ class Ours:
         return [one for one in train(run, training_flags(run, settings, "cpu"), folder.name) if "num_updates" in one]
 
     def about(self) -> dict[str, Any]:
-        """Recipe and seconds."""
-        return {"recipe": self.recipe, "seconds": self.seconds}
+        """Recipe and length."""
+        return {"recipe": self.recipe, **self.limit.about()}
 
 
 @dataclass(frozen=True)
 class Theirs:
-    """A loss of sentence-transformers, trained for a number of seconds."""
+    """A loss of sentence-transformers."""
 
     kind: str
     encoder: Path  # the Hugging Face folder
     documents: Sequence[Sequence[str]]
-    seconds: float
+    limit: Limit
     once: bool = False
 
     def train(self, seed: int, folder: Path) -> Path:
@@ -116,7 +138,7 @@ class Theirs:
         model.train()
         began, updates = time.monotonic(), 0
         for pairs in batches(MAKERS[self.kind], self.documents, random.Random(seed)):
-            done = (time.monotonic() - began) / self.seconds
+            done = self.limit.share(began, updates)
             if done >= 1:
                 break
             optimizer.param_groups[0]["lr"] = rate * min(10 * max(done, 1e-3), (1 - done) / 0.9)
@@ -132,8 +154,8 @@ class Theirs:
         return folder
 
     def about(self) -> dict[str, Any]:
-        """Loss and seconds."""
-        return {"loss": self.kind, "seconds": self.seconds}
+        """Loss and length."""
+        return {"loss": self.kind, **self.limit.about()}
 
 
 @dataclass(frozen=True)
@@ -228,6 +250,8 @@ def measure_collection(
 ) -> dict[str, list[dict[str, Any]]]:
     """Train and score every row with every seed."""
     folder = arguments.output / path.name
+    other = {"": arguments.split != "test" and arguments.split, "-updates": arguments.updates}
+    table_name = "-".join([path.name, *(f"{value}{unit}" for unit, value in other.items() if value)])
     text = folder / "text.txt"
     folder.mkdir(parents=True, exist_ok=True)
     if not text.exists():
@@ -235,19 +259,19 @@ def measure_collection(
         clear("prepare", corpus, "--dest", text, "--text-only", "--title-field", "title", "--split-sentences")
     if not (folder / "data-bin").exists():
         clear("prepare", text, "--dest", folder / "data-bin", "--tokenizer-dir", encoder)
-    documents = list(read_documents(text))
+    documents, limit = list(read_documents(text)), Limit(arguments.seconds, arguments.updates)
     rows: dict[str, Any] = {"BM25": Terms("bm25"), "TF-IDF": Terms("tfidf"), UNTOUCHED: Untrained(encoder / "model.pt")}
     for name in arguments.rows:
         if NAMES[name] == MINED:
             data = prepare_mined(folder, documents, encoder)
-            rows[name] = Ours(PAIRS, encoder, data, arguments.seconds, negatives=1)
+            rows[name] = Ours(PAIRS, encoder, data, limit, negatives=1)
         elif name.startswith("ours"):
-            rows[name] = Ours(NAMES[name], encoder, folder / "data-bin", arguments.seconds)
+            rows[name] = Ours(NAMES[name], encoder, folder / "data-bin", limit)
         else:
-            rows[name] = Theirs(NAMES[name], arguments.encoder, documents, arguments.seconds)
+            rows[name] = Theirs(NAMES[name], arguments.encoder, documents, limit)
     # a query is no copy of the document with the same id, which retrieval would leave out
-    judged = replace(read_beir(path, "test"), identical=())
-    similarities = read_sts_tasks(arguments.sts, STS)
+    judged = replace(read_beir(path, arguments.split), identical=())
+    similarities = read_sts_tasks(arguments.sts, STS) if arguments.sts else []
     start = CachedEncoder.of(SentenceEncoder.from_pretrained(encoder / "model.pt", encoder))
     untouched = values_of(start, judged)
 
@@ -274,7 +298,7 @@ def measure_collection(
             found |= {f"low{end}": float(low[0]), f"high{end}": float(high[0])}
         return found
 
-    return measure(rows, seeds, arguments.output / "runs" / path.name, score, arguments.results, path.name)
+    return measure(rows, seeds, arguments.output / "runs" / table_name, score, arguments.results, table_name)
 
 
 def prepare_mined(folder: Path, documents: Sequence[Sequence[str]], encoder: Path) -> Path:
@@ -356,9 +380,11 @@ def parse() -> argparse.Namespace:
     parser = make_parser(__doc__)
     parser.add_argument("--encoder", type=Path, required=True, help="sentence-transformers folder")
     parser.add_argument("--data", type=Path, nargs="+", required=True, help="folders in BEIR's layout")
-    parser.add_argument("--sts", type=Path, required=True, help="folder of STS12, STS14, STS-B and SICK")
+    parser.add_argument("--sts", type=Path, help="folder of STS12, STS14, STS-B and SICK (default: not scored)")
     parser.add_argument("--rows", nargs="+", default=list(NAMES), choices=list(NAMES), help="default: all")
     parser.add_argument("--seconds", type=float, default=180, help="of each training")
+    parser.add_argument("--updates", type=int, help="of each training, in place of --seconds")
+    parser.add_argument("--split", default="test", choices=("test", "dev"), help="queries to score")
     return parse_with_results(parser)
 
 

@@ -48,8 +48,9 @@ class Evaluation(Command, EncoderFlags, ABC):
         print(report.caption())
         if self.output is not None:
             report.write(self.output)
-            BlockFiles(self.output).remove()
             lines.append(f"wrote {self.output}")
+        if (output := self.resumed_output()) is not None:
+            BlockFiles(output).remove()
         print("\n".join(lines), file=sys.stderr)
         return 0
 

@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as error:
         if workers.size > 1 and workers.is_first_report(error):
             print(
-                f"fairseq-clear {args.command}: stopped; rerun to go on with the finished blocks",
+                f"fairseq-clear {args.command}: stopped; rerun, finished blocks of an output are kept",
                 file=sys.stderr,
             )
         raise

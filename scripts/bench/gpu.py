@@ -49,6 +49,8 @@ def main() -> None:
         __doc__, device="cuda", arch="clear_roberta_base", length=512, long=4096, window=512, texts=16, updates=20,
         repeats=7, peak_tflops=989.0, criterions=list(CRITERIONS), precisions=list(PRECISIONS),
     )  # fmt: skip
+    if arguments.device not in ("cuda", "cpu"):
+        raise SystemExit(f"gpu: --device {arguments.device}: give cuda or cpu; CUDA_VISIBLE_DEVICES chooses the GPU")
     is_gpu = arguments.device == "cuda"
     if is_gpu and not torch.cuda.is_available():
         raise SystemExit("gpu: torch sees no GPU here; give --device cpu to try the benchmark without one")
