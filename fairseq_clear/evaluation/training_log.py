@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import read_text_lines
+from fairseq_clear.files import CorpusFile, read_text_lines
 
 # fairseq/logging/progress_bar.py writes, after a header or none:
 #   json             {"epoch": 1, "update": 0.1, "loss": "4.2", ..., "num_updates": "10", ...}
@@ -31,7 +31,7 @@ def read_log(path: Path) -> Records:
         UserError: a missing file, or one without statistics.
     """
     lines = read_text_lines(path)
-    if not path.read_bytes().endswith(b"\n"):
+    if not CorpusFile(path).compression and not path.read_bytes().endswith(b"\n"):
         lines = lines[:-1]  # the last line of a running run may be incomplete
     records: Records = {}
     for line in lines:

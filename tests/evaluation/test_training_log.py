@@ -1,5 +1,6 @@
 """Logs are read as fairseq writes them."""
 
+import gzip
 import json
 import logging
 from pathlib import Path
@@ -106,3 +107,6 @@ def test_broken_records_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "log").write_text(f"{good}\n{broken}\n{unfinished}")
     (records,) = read_log(tmp_path / "log").values()
     assert records == {10: {"epoch": 1, "loss": 4.5, "num_updates": 10}, 20: {"epoch": 1, "num_updates": 20}}
+    with gzip.open(tmp_path / "log.gz", "wt") as file:
+        file.write(f"{good}\n")
+    assert [*read_log(tmp_path / "log.gz")["train_inner"]] == [10]
