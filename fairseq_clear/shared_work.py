@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -121,6 +121,11 @@ class Work:
             yield read_json(self.folder / f"{block}.json", "remove it and rerun")
 
 
+def partial_folder_of(output: Path) -> Path:
+    """The folder of the finished blocks of an output."""
+    return output.with_name(f"{output.name}.partial")
+
+
 @contextmanager
 def open_work(
     output: Path, settings: Mapping[str, Any], blocks: int, workers: Workers, *, overwrite: bool = False
@@ -133,7 +138,7 @@ def open_work(
     Raises:
         UserError: another job writes the output, blocks of other settings exist, or the disk is full.
     """
-    folder, unfinished = output.with_name(f"{output.name}.partial"), list[int]()
+    folder, unfinished = partial_folder_of(output), list[int]()
     try:
         with ExitStack() as stack:
             if workers.rank == 0:
@@ -154,16 +159,22 @@ def open_work(
 class BlockFiles:
     """Finished blocks of vectors in OUTPUT.partial, for a command whose ``output`` is not the vectors.
 
-    ``origin`` is a JSON value of what determines the vectors besides the texts, such as hashes of the encoder's files.
+    ``describe_origin`` returns a JSON value of what determines the vectors, without the texts, such as hashes of the encoder's
+    files. It is called for the first block.
     """
 
     output: Path
-    origin: Any = None
+    describe_origin: Callable[[], Any] = bool
+
+    @cached_property
+    def origin(self) -> Any:
+        """What determines the vectors."""
+        return self.describe_origin()
 
     @property
     def folder(self) -> Path:
         """OUTPUT.partial, which is made for the first block."""
-        return self.output.with_name(f"{self.output.name}.partial")
+        return partial_folder_of(self.output)
 
     def get(self, block: Any, compute: Callable[[], R]) -> R:
         """Return the vectors of a block, a NumPy array: from its file, or else computed and written to it.

@@ -164,10 +164,13 @@ class ModelFlags:
         encoders = [CachedEncoder(one, batch_size=self.batch_size, name=label, progress=True) for label, one in loaded]
         output = self.resumed_output()
         if output is not None and Path(name).is_file() and "checkpoint" in encoders[0].describe():
-            files = hash_file(name), hash_tokenizer(self.tokenizer, data_folders(str(self.data_bin))[0])
             for encoder in encoders:
-                encoder.kept = BlockFiles(output, [*files, encoder.describe()])
+                encoder.kept = BlockFiles(output, partial(self._describe_origin, name, encoder))
         return encoders
+
+    def _describe_origin(self, name: str, encoder: "CachedEncoder") -> list[Any]:
+        tokenizer = hash_tokenizer(self.tokenizer, data_folders(str(self.data_bin))[0])
+        return [hash_file(name), tokenizer, encoder.describe()]
 
     def resumed_output(self) -> Path | None:
         """Output of a command that keeps finished blocks of vectors in OUTPUT.partial; None for other commands."""

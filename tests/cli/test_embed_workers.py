@@ -180,6 +180,12 @@ def test_a_killed_search_resumes(
         return encode(self, texts, *args, **options)
 
     monkeypatch.setattr(SentenceEncoder, "encode_block", counting)
+    for number, change in enumerate((["--pooling", "max"], ["--query-prefix", f"{WORDS[1]} "])) if count == 1 else ():
+        other = tmp_path / "other" / str(number)
+        shutil.copytree(partial, other.with_name(f"{number}.partial"))
+        encoded.clear()
+        assert main([*command, str(other), *change]) == 0 and sum(encoded) == 400  # not with vectors of other settings
+    shutil.rmtree(tmp_path / "other", ignore_errors=True)
     whole = kept[0].read_bytes()
     kept[0].write_bytes(whole[:-1])
     assert main([*command, str(dest)]) == 2 and not dest.exists()  # damaged
