@@ -21,7 +21,8 @@ def differences(
 ) -> dict[str, dict[str, tuple[float, float]]]:
     """Differences of each row from the row ``base``, paired by seed, and their standard errors (NaN with one seed).
 
-    A row with one run, such as an untrained encoder, is compared with every seed of the other.
+    The runs of a row are those of the first seeds. A row with one run, such as an untrained encoder, is compared with every
+    seed of the other. Runs that lack a column are left out of it.
     """
     found: dict[str, dict[str, tuple[float, float]]] = {}
     for name, runs in rows.items():
@@ -29,8 +30,11 @@ def differences(
             continue
         count = max(len(runs), len(rows[base]))
         ours, theirs = (list(one) * count if len(one) == 1 else one for one in (runs, rows[base]))
-        for column in [c for c in ours[0] if c in theirs[0]]:
-            values = [run[column] - other[column] for run, other in zip(ours, theirs, strict=True)]
+        for column in dict.fromkeys(column for run in ours for column in run):
+            both = [pair for pair in zip(ours, theirs, strict=False) if all(column in run for run in pair)]
+            values = [run[column] - other[column] for run, other in both]
+            if not values:
+                continue
             error = stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
             found.setdefault(name, {})[column] = (mean(values), error)
     return found
@@ -40,23 +44,22 @@ def table(rows: Mapping[str, Sequence[Mapping[str, float]]], digits: int = 2) ->
     """A Markdown table of means, with standard deviations if there are several seeds; the best of each column is bold.
 
     Args:
-        rows: name -> the numbers of each seed.
+        rows: name -> the numbers of each seed; a run may lack columns.
         digits: digits after the decimal point.
     """
     columns = list(dict.fromkeys(column for runs in rows.values() for run in runs for column in run))
-    means = {name: {c: mean(run[c] for run in runs) for c in columns if c in runs[0]} for name, runs in rows.items()}
-    best = {c: max(found[c] for found in means.values() if c in found) for c in columns}
+    numbers = {name: {c: [run[c] for run in runs if c in run] for c in columns} for name, runs in rows.items()}
+    best = {c: max(mean(found[c]) for found in numbers.values() if found[c]) for c in columns}
     lines = ["| | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
-    for name, runs in rows.items():
+    for name, found in numbers.items():
         cells = []
-        for column in columns:
-            if column not in means[name]:
+        for column, values in found.items():
+            if not values:
                 cells.append("")
                 continue
-            text = f"{means[name][column]:.{digits}f}"
-            text = f"**{text}**" if means[name][column] == best[column] else text
-            spread = f" +- {stdev(run[column] for run in runs):.{digits}f}" if len(runs) > 1 else ""
-            cells.append(text + spread)
+            text = f"{mean(values):.{digits}f}"
+            text = f"**{text}**" if mean(values) == best[column] else text
+            cells.append(text + (f" +- {stdev(values):.{digits}f}" if len(values) > 1 else ""))
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

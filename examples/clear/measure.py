@@ -119,11 +119,10 @@ def main() -> None:
             glue_bin = arguments.output / "glue-bin"
             for task in GLUE:
                 run = (checkpoint, glue_bin, task, metric_of("clear", task), seed, checkpoint.parent / task)
-                found[task] = finetune(*run, *TUNING)
+                found[f"{task}, tuned"] = finetune(*run, *TUNING)
         return found | curve(checkpoint.parent, data, arguments.sts)
 
-    scoring = {} if arguments.glue is None else {"glue": TUNING}
-    found = measure(rows, arguments.seeds, arguments.output / "runs", score, arguments.results, arguments.size, scoring)
+    found = measure(rows, arguments.seeds, arguments.output / "runs", score, arguments.results, arguments.size)
     scores = scores_of(found)
     print(table(scores), difference_table(scores, BASELINE) if BASELINE in scores else "", seconds(found), sep="\n\n")
 
@@ -185,7 +184,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--corpora", type=Path, required=True, help="folder of the three corpora (.xz)")
     parser.add_argument("--sts", type=Path, required=True, help="folder of STS12, STS14, STS-B and SICK")
     parser.add_argument("--senteval", type=Path, required=True, help="folder of SentEval's transfer tasks")
-    parser.add_argument("--glue", type=Path, help="folder of CoLA, RTE and MRPC; without it, no fine-tuning")
+    parser.add_argument("--glue", type=Path, help="folder of CoLA, RTE and MRPC, to fine-tune each new run on")
     parser.add_argument("--synonyms", type=Path, required=True, help="counter-fitted neighbours, a JSON file")
     parser.add_argument("--rows", nargs="+", default=list(TABLES), choices=list(ROWS), help="default: Tables 1 to 3")
     parser.add_argument("--size", default="tiny", choices=list(SIZES), help="2 x 128 or 4 x 256")

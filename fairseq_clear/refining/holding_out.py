@@ -23,9 +23,10 @@ from fairseq_clear.files import read_json, write_json
 from fairseq_clear.output_folder import output_folder
 
 MOST_TEST, MOST_DEV = 1000, 300
-# Passages that no query asks for, from training documents. With few of them, an encoder such as MiniLM finds nearly every
-# document by its title, and no change can be seen. For the same reason, a passage is only the beginning of a text.
-MOST_OTHERS, BEGIN_WORDS = 2000, 40
+# Passages that no query asks for: those of all other documents, unless there are more, as every merge encodes each of them.
+# With few, an encoder such as MiniLM finds nearly every document by its title, and no change can be seen. For the same reason,
+# a passage is only the beginning of a text.
+MOST_OTHERS, BEGIN_WORDS = 10_000, 40
 MOST_VALID = 30  # documents of the validation loss, which reads all their sentences; those with a title or LONG first
 LONG = 4  # sentences, which every recipe can make a pair of
 QUESTION, HARDER = "question", "harder-question"  # folders
@@ -58,8 +59,9 @@ def hold_out(text: Path, folder: Path, share: float, seed: int) -> HeldOut:
     """Write train.txt, valid.txt, the question and, last, counts.json to ``folder``, from canonical text.
 
     A query is the first sentence of a held-out document; the passage that it must find is the first BEGIN_WORDS words of the
-    rest of the document. Half of the held-out documents, at most MOST_DEV, are dev, the others test. Up to MOST_OTHERS
-    training documents give further passages. In the harder question, a passage is the sentence in the middle of the rest.
+    rest of the document. Half of the held-out documents, at most MOST_DEV, are dev, the others test. The search covers the
+    passages of all documents, but of at most MOST_OTHERS that are not held out. In the harder question, a passage is the
+    sentence in the middle of the rest.
     Copies of held-out documents are not trained on.
     """
     documents, titled = _read_text(text)

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.retrieval_data import read_beir
+from fairseq_clear.refining import holding_out
 from fairseq_clear.refining.holding_out import (
     BEGIN_WORDS,
     HARDER,
     MOST_DEV,
-    MOST_OTHERS,
     MOST_TEST,
     MOST_TITLE_WORDS,
     QUESTION,
@@ -112,8 +112,12 @@ def test_a_passage_is_the_beginning_of_the_rest(tmp_path: Path) -> None:
         assert [harder.passages[number] for number in gains] == [documents[int(query.split()[1])][3]]
 
 
-@pytest.mark.parametrize("count", [3000, 600])
-def test_training_documents_are_further_passages(tmp_path: Path, count: int) -> None:
+@pytest.mark.parametrize(("count", "most"), [(3000, None), (3000, 2000)])
+def test_all_other_documents_are_further_passages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, most: int | None
+) -> None:
+    if most is not None:
+        monkeypatch.setattr(holding_out, "MOST_OTHERS", most)
     write(tmp_path, [2] * count)
     counts = hold_out(tmp_path / "text.txt", tmp_path, 0.02, 1)
     trained = {document[1] for document in read(tmp_path, "train")}
@@ -122,7 +126,7 @@ def test_training_documents_are_further_passages(tmp_path: Path, count: int) -> 
     others = [passage for passage in passages if passage in trained]
     held_out = count // 50
     assert (counts.dev, counts.test) == (held_out // 2, held_out // 2)
-    assert (len(passages) - len(others), len(others)) == (held_out, min(MOST_OTHERS, count - held_out))
+    assert (len(passages) - len(others), len(others)) == (held_out, most or count - held_out)
 
 
 def test_copies_of_held_out_documents_are_not_trained_on(tmp_path: Path) -> None:
@@ -166,11 +170,12 @@ def test_a_repeated_title_is_not_in_the_passage() -> None:
     assert below_title(["A title.", "A title."]) == below_title(["A title."]) == "A title."
 
 
-def test_few_of_many_pairs_are_asked(tmp_path: Path) -> None:
+def test_few_of_many_pairs_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holding_out, "MOST_OTHERS", 2000)
     write(tmp_path, [1] * 5)
     given_pairs = [(f"query {n // 2}", f"passage {n}") for n in range(6000)]
     counts = divide_pairs(given_pairs, tmp_path / "text.txt", tmp_path, 1)
     assert (counts.dev, counts.test) == (MOST_DEV, MOST_TEST)
     asked = pairs(tmp_path, "dev") + pairs(tmp_path, "test")
     assert len(asked) == len(set(asked)) == 2 * (MOST_DEV + MOST_TEST)  # both passages of a query
-    assert len(read_beir(tmp_path / "question").passages) == len(asked) + MOST_OTHERS
+    assert len(read_beir(tmp_path / "question").passages) == len(asked) + 2000

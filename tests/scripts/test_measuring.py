@@ -111,3 +111,12 @@ def test_differences_are_paired_by_seed(result_tables):
         "| one | +13.00 (11.00) |",
     ]
     assert result_tables.differences(rows, "one")["start"]["A"] == pytest.approx((-13.0, 11.0))
+
+
+def test_runs_without_a_column_are_left_out_of_it(result_tables):
+    rows = {"base": [{"A": 1.0}, {"A": 2.0, "B": 5.0}], "one": [{"A": 2.0}, {"A": 4.0, "B": 8.0}, {"A": 9.0, "B": 1.0}]}
+    assert result_tables.table(rows).splitlines()[2:] == [
+        "| base | 1.50 +- 0.71 | **5.00** |",
+        "| one | **5.00** +- 3.61 | 4.50 +- 4.95 |",
+    ]
+    assert result_tables.difference_table(rows, "base").splitlines()[2] == "| one | +1.50 (0.50) | +3.00 (nan) |"
