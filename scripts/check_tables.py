@@ -81,7 +81,7 @@ def read_rows(path: Path, table: str) -> dict[str, Cells]:
 def read_runs(path: Path, name: str, base: str | None) -> dict[str, Cells]:
     """The rows of a table of results.json, or their differences from the row ``base``."""
     scores: dict[str, list[dict[str, float]]] = {}
-    for run in sorted(json.loads(path.read_text(encoding="utf-8"))[name], key=lambda run: int(run["seed"])):
+    for run in sorted(json.loads(path.read_text(encoding="utf-8"))[name], key=lambda run: int(run.get("seed", 0))):
         scores.setdefault(run["name"], []).append({"average": mean(run["scores"].values()), **run["scores"]})
     if base is not None:
         return {row: {c: list(found) for c, found in cells.items()} for row, cells in differences(scores, base).items()}
