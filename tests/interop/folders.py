@@ -170,3 +170,10 @@ def their_states(
         with torch.no_grad():
             states.append(model(**inputs).last_hidden_state[0])
     return states
+
+
+def read_sentence_transformer(folder: Path) -> Any:
+    """Load a folder with sentence-transformers."""
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(str(folder), device="cpu", local_files_only=True)

