@@ -32,7 +32,7 @@ class MixedDataset(SizedDataset):
 
     Args:
         corpora: the data set of each corpus, all with the same kind of views and masks.
-        weights: weight of each corpus. An epoch reads ``len(corpora[0]) * weight / weights[0]`` items of it, rounded.
+        weights: weight of each corpus. An epoch reads ``len(corpora[0]) * weight / weights[0]`` items of that corpus, rounded.
         is_separate: whether the batches of all workers in a step hold items of one corpus only.
 
     Attributes:
@@ -91,7 +91,7 @@ class MixedDataset(SizedDataset):
         return np.concatenate(orders)[:count], passes[:count]
 
     def largest(self) -> int:
-        """Of all items, also those of other epochs, so that a limit that is too small is found in the first."""
+        """The largest item of any epoch, so that a limit that is too small fails in the first epoch."""
         return max(int(corpus.totals.max()) for corpus in self.corpora)
 
     def __len__(self) -> int:

@@ -149,7 +149,7 @@ def _dictionary(folder: Path, rows: int, path: Path) -> Dictionary:
 
 
 def _other_vocabulary(path: Path, folder: Path) -> UserError:
-    what = f"its vocabulary is not that of {folder / DICTIONARY}"
+    what = f"its vocabulary differs from {folder / DICTIONARY}"
     return UserError(f"{path}: {what}; give the data folder it was trained on, or one made with its dict.txt")
 
 

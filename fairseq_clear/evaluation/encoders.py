@@ -178,7 +178,7 @@ def load_encoders(
             ``package.module:factory``.
         poolings: names of poolings; None for the encoder's default.
         data_bin, device: of a checkpoint, see ``SentenceEncoder.from_pretrained``.
-        tokenizer: makes the tokenizer of a checkpoint (default: that of ``data_bin``).
+        tokenizer: makes the tokenizer of a checkpoint (default: the tokenizer of ``data_bin``).
 
     Raises:
         UserError: the encoder does not exist or cannot be loaded.

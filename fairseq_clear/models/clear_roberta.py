@@ -60,7 +60,7 @@ class ClearRobertaModel(TextModel, RobertaModel):
             raise UserError(f"--criterion {criterion}: --task {task} reads no labels; give --task {criterion}")
         allowed = getattr(cfg.task, "allow_change", None) or ""
         start_from_encoder(cfg.model, cfg.checkpoint, allowed)
-        # the hidden states of a training are those of the layers that are left
+        # layer drop removes layers from the hidden states while training
         pooling = str(getattr(cfg.model, "pooling", "cls"))
         if getattr(cfg.model, "encoder_layerdrop", 0) and needs_all_layers(pooling):
             raise UserError(f"--pooling {pooling}: --encoder-layerdrop may drop its layers; leave one of the two out")

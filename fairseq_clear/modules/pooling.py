@@ -58,7 +58,7 @@ def sbert_wk(layers: Sequence[Tensor], is_token: Tensor) -> Tensor:
     It is slow, because every token of every layer needs a QR decomposition.
 
     The vector of a token is a weighted mean over layers. The weight of a layer grows with its dissimilarity to its neighbours
-    (inverse alignment) and with the part of it that they do not span (novelty). The sentence vector is a mean over tokens,
+    (inverse alignment) and with its component outside their span (novelty). The sentence vector is a mean over tokens,
     weighted by the variance of the cosine between adjacent layers of the token, since tokens that change from layer to layer
     carry more information. If the layers of a token have no novelty, for example because they are identical, its vector is the
     plain mean of its layers.

@@ -10,7 +10,7 @@ from torch import Tensor
 class Exclusion:
     """Rules for excluded pairs of a query and a key; a pair is excluded if one of the given rules applies.
 
-    A (Q, K) matrix of 16,384 x 16,384 pairs takes 256 MiB. The rules are vectors, from which single blocks of it are computed.
+    A (Q, K) matrix of 16,384 x 16,384 pairs takes 256 MiB. The rules are vectors: single blocks are computed from them.
 
     Attributes:
         own: (Q, M) int64, columns of the query's own rows among the keys.

@@ -159,9 +159,7 @@ def check_same_vocabulary(state: Mapping[str, Any], path: str, data: str) -> Non
     else:
         differs = adjacent.is_file() and read_dictionary(adjacent) != read_dictionary(ours)
     if differs:
-        raise UserError(
-            f"{path}: its vocabulary is not that of {ours}; prepare the text with the checkpoint's tokenizer"
-        )
+        raise UserError(f"{path}: its vocabulary differs from {ours}; prepare the text with the checkpoint's tokenizer")
 
 
 def content_hash(path: Path) -> str:

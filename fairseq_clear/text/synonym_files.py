@@ -57,7 +57,7 @@ def load_synonyms(path: str | Path, dictionary: str | Path) -> SynonymTable:
             raise UserError(f"{path}: format {found}, but this version reads {SYNONYMS_FORMAT}; {remedy}")
         made_for, expected = str(stored["vocabulary_hash"]), hash_file(dictionary)
         if made_for != expected:
-            hashes = f"({made_for[:12]}) than that of {dictionary} ({expected[:12]})"
+            hashes = f"({made_for[:12]}) than {dictionary} ({expected[:12]})"
             raise UserError(f"{path}: made for another vocabulary {hashes}; {remedy}")
         rows = {name: stored[name].astype(np.int64) for name in _ROWS}
         return SynonymTable(is_word_start=stored["is_word_start"].astype(np.bool_), **rows)

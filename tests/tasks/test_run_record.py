@@ -221,7 +221,7 @@ def test_another_vocabulary_of_equal_size(data_bin: Path, copy: Path, tmp_path: 
     (other / "dict.txt").write_text("\n".join([words[1], words[0], *words[2:]]) + "\n")
     code, text = train(other, tmp_path / "new", "--finetune-from-model", str(copy / "checkpoint_last.pt"))
     (line,) = [line for line in text.splitlines() if "ERROR" in line]
-    assert code == 2 and f"checkpoint_last.pt: its vocabulary is not that of {other / 'dict.txt'}" in line
+    assert code == 2 and f"checkpoint_last.pt: its vocabulary differs from {other / 'dict.txt'}" in line
     assert not list((tmp_path / "new").iterdir())
 
 
@@ -235,7 +235,7 @@ def test_a_checkpoint_without_a_hash_is_compared_with_the_dictionary_beside_it(d
         (copy / "dict.txt").write_text(dictionary)  # counts may differ, words may not
         code, text = train(data_bin, tmp_path / f"new{expected}", "--finetune-from-model", str(last))
         assert code == expected, text[-3000:]
-    assert f"{last}: its vocabulary is not" in text
+    assert f"{last}: its vocabulary differs from" in text
     (copy / "dict.txt").unlink()
     code, text = train(data_bin, copy)
     assert code == 0 and "does not record its settings" in text
