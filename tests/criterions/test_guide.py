@@ -219,10 +219,10 @@ def test_mistakes_are_one_line(paired_bin: Path, guide: Path, tmp_path: Path, ca
     torch.save({**state, "task_state": {}}, unrecorded / "model.pt")
     shutil.copyfile(other / "dict.txt", unrecorded / "dict.txt")
     for data, flags, message in [
-        (paired_bin, (*GUIDED, str(unrecorded)), f"--guide {unrecorded / 'model.pt'}: its vocabulary is not"),
+        (paired_bin, (*GUIDED, str(unrecorded)), f"--guide {unrecorded / 'model.pt'}: its vocabulary differs from"),
         (paired_bin, ("--guide", str(guide)), f"--guide {guide}: only decides what --false-negatives masks; add"),
         (paired_bin, (*GUIDED, "none.pt"), "--guide none.pt: no such file or folder; give a folder of"),
-        (other, (*GUIDED, str(guide)), f"--guide {guide / 'model.pt'}: its vocabulary is not"),
+        (other, (*GUIDED, str(guide)), f"--guide {guide / 'model.pt'}: its vocabulary differs from"),
         (
             paired_bin,
             (*GUIDED, str(guide), "--tokens-per-sample", "51", "--max-positions", "60"),
