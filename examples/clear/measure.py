@@ -19,6 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from matplotlib import style
+from matplotlib.figure import Figure
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from measuring import (
@@ -38,6 +41,7 @@ from result_tables import difference_table, scores_of, seconds, table
 from fairseq_clear import SentenceEncoder
 from fairseq_clear.evaluation.encoders import CachedEncoder, load_encoders
 from fairseq_clear.evaluation.glue.glue_tasks import metric_of
+from fairseq_clear.evaluation.plots import STYLE, WIDTH, save_figure
 from fairseq_clear.evaluation.senteval import evaluate_senteval, read_tasks
 from fairseq_clear.evaluation.senteval_data import Classifiers
 from fairseq_clear.evaluation.sts import evaluate_sts, read_sts_tasks
@@ -125,6 +129,7 @@ def main() -> None:
     found = measure(rows, arguments.seeds, arguments.output / "runs", score, arguments.results, arguments.size)
     scores = scores_of(found)
     print(table(scores), difference_table(scores, BASELINE) if BASELINE in scores else "", seconds(found), sep="\n\n")
+    draw(scores, arguments.output / "clear.png")
 
 
 def prepare(arguments: argparse.Namespace) -> Path:
@@ -176,6 +181,32 @@ def curve(folder: Path, data: Path, sts_folder: Path) -> dict[str, float]:
         encoder = SentenceEncoder.from_pretrained(path, data, pooling="mean")
         found[f"dev, {number}/{FIFTHS}"] = sts(encoder, sts_folder, (DEV,))[DEV]
     return found
+
+
+def draw(scores: Mapping[str, list[dict[str, float]]], path: Path) -> None:
+    """Draw the mean of STS of every row and seed, with both poolings, and STS-B's dev split while a row trains."""
+    with style.context((*STYLE, {"font.size": 6})):
+        figure = Figure(figsize=(2 * WIDTH, 2.8))
+        means, curves = figure.subplots(1, 2)
+        for offset, pooling, name in ((-0.15, "mean", "mean of STS"), (0.15, "CLS", "mean of STS, CLS")):
+            points = [
+                (run[name], row + offset) for row, runs in enumerate(scores.values()) for run in runs if name in run
+            ]
+            means.plot(
+                *zip(*points, strict=True), "os"[offset > 0], markersize=3, linestyle="", label=f"{pooling} pooling"
+            )
+        means.set(xlabel="mean of STS", yticks=range(len(scores)), yticklabels=scores)
+        means.invert_yaxis()
+        means.legend(frameon=True)
+        for number, (name, runs) in enumerate(scores.items()):
+            fifths = range(1, FIFTHS + 1)
+            trained = [run for run in runs if f"dev, 1/{FIFTHS}" in run]
+            if trained:
+                values = [sum(run[f"dev, {fifth}/{FIFTHS}"] for run in trained) / len(trained) for fifth in fifths]
+                curves.plot(fifths, values, "-:"[number % 2], color=f"C{number // 2}", linewidth=1, label=name)
+        curves.set(xlabel="fifth of the training", ylabel="STS-B, dev split", xticks=range(1, FIFTHS + 1))
+        curves.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+    save_figure(figure, path)
 
 
 def parse() -> argparse.Namespace:
