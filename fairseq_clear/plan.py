@@ -68,7 +68,7 @@ HEADROOM = 0.9  # usable share of the memory; the rest is for fragmentation, wor
 RECIPES = Path(__file__).resolve().parent.parent / "examples"
 SYMBOLS = 6  # special symbols, which dict.txt does not list: <s>, <pad>, </s>, <unk>, <mask> and <del>
 EXAMPLES = 128  # items that are loaded, with their views; every micro-batch is made of them
-LINES = 16  # lines of a random document
+LINES = 16  # least number of lines of a random document
 LOADED = 3  # times that a batch of them is made to measure the rate
 LARGEST = 32  # maximum texts of a micro-batch that runs without chunks; the cost of a larger one is extrapolated
 # precision -> bytes of a weight (its gradient has as many), bytes of its float32 master and that gradient, TFLOP/s of a V100
@@ -386,10 +386,12 @@ def _make_data(folder: Path, cfg: Any, positions: int, vocabulary: int) -> None:
     cfg.data, cfg.tokens_per_sample = str(folder), min(cfg.tokens_per_sample, positions)
     words = max(vocabulary - SYMBOLS, 1)
     (folder / "dict.txt").write_text("".join(f"w{word} 1\n" for word in range(words)))
-    shape = (EXAMPLES, LINES if kind.needs_documents else 1, max(cfg.tokens_per_sample - 1, 1))  # <s> is added later
+    knobs = kind.read_knobs(step)
+    lines = max(LINES, 2 * int(knobs.get("sentences", 0))) if kind.needs_documents else 1
+    shape = (EXAMPLES, lines, max(cfg.tokens_per_sample - 1, 1))  # <s> is added later
     ids = np.random.default_rng(0).integers(4, 4 + words, shape, dtype=np.int32)
     ids[:, :, -1] = 2  # </s>
-    title = int(kind.read_knobs(step).get("longest", cfg.tokens_per_sample))  # tokens of a first line without </s>
+    title = int(knobs.get("longest", cfg.tokens_per_sample))  # tokens of a first line without </s>
     builder = indexed_dataset.make_builder(str(folder / "train.bin"), "mmap", vocab_size=vocabulary)
     blank = [np.array([2])] if kind.needs_documents else []  # ends a document
     for document in ids:

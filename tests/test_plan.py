@@ -229,6 +229,11 @@ def test_every_recipe_is_planned(example, capsys):
             assert capsys.readouterr().out.splitlines()[-1].split()[0] == "8"
 
 
+def test_random_documents_are_as_long_as_the_views_need() -> None:
+    recipe = recipe_of(*ALONE, "task.views='neighbor:sentences=9'", "task.sample_break_mode=none")
+    assert recipe.run(2, 0).flops > 0
+
+
 def test_a_recipe_and_texts_of_ones_own(tmp_path, paired_bin, capsys):
     file = tmp_path / "own.yaml"
     file.write_text(

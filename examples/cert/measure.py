@@ -97,8 +97,20 @@ def main() -> None:
 def prepare(arguments: argparse.Namespace, task: str, folder: Path) -> Path:
     """Prepare the task's texts with two synonym paraphrases, and its labelled sets; return the data folder."""
     data = folder / "data-bin"
-    if data.exists():
-        return data
+    if not data.exists():
+        prepare_texts(arguments, task, folder, data)
+    if not (data / "synonyms.npz").exists():
+        clear("synonyms", "--data-bin", data, "--source", arguments.synonyms)
+    if not (folder / "glue-bin").exists():
+        clear(
+            *("glue", "prepare", "--glue-dir", arguments.glue, "--data-bin", arguments.imported, "--tasks", task),
+            *("--dest", folder / "glue-bin", "--max-length", 128),
+        )
+    return data
+
+
+def prepare_texts(arguments: argparse.Namespace, task: str, folder: Path, data: Path) -> None:
+    """Write the texts of a task, their paraphrases, and the data folder of both."""
     folder.mkdir(parents=True, exist_ok=True)
     text = folder / f"{task}.txt"
     clear("glue", "text", "--glue-dir", arguments.glue, "--tasks", task, "--dest", folder)
@@ -112,12 +124,6 @@ def prepare(arguments: argparse.Namespace, task: str, folder: Path) -> Path:
         paraphrases.append(f"bt={arguments.round_trips / f'{task}.txt'}")
     tokenizer = ("--tokenizer-dir", arguments.imported)
     clear("prepare", text, "--paraphrase", *paraphrases, "--document-start", ".", "--dest", data, *tokenizer)
-    clear("synonyms", "--data-bin", data, "--source", arguments.synonyms)
-    clear(
-        *("glue", "prepare", "--glue-dir", arguments.glue, "--data-bin", arguments.imported, "--tasks", task),
-        *("--dest", folder / "glue-bin", "--max-length", 128),
-    )
-    return data
 
 
 def stand_in(line: str, neighbors: dict[str, list[str]], rng: random.Random) -> str:

@@ -142,6 +142,7 @@ def prepare(arguments: argparse.Namespace) -> Path:
         words = (text.with_name("raw.txt"), "--dest", text, "--text-only", "--split-sentences", "paragraphs")
         clear("prepare", *words)
         clear("prepare", text, "--dest", data, "--vocab-size", 8000)
+    if not (data / "synonyms.npz").exists():
         clear("synonyms", "--data-bin", data, "--source", arguments.synonyms)
     if arguments.glue is not None and not (arguments.output / "glue-bin").exists():
         words = ("--data-bin", data, "--tasks", *GLUE, "--max-length", MAX_LENGTH)
