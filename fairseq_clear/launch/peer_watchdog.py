@@ -37,7 +37,7 @@ class PeerWatchdog:
     def __init__(self, host: str, device: torch.device) -> None:
         """Connect the workers to the first one, at ``host``. A collective on ``device``: every worker must call it."""
         self.rank, self.peers = dist.get_rank(), dict[socket.socket, str]()
-        server = socket.create_server(("", 0), backlog=dist.get_world_size()) if self.rank == 0 else None
+        server = _listen(dist.get_world_size()) if self.rank == 0 else None
         opened = (server.getsockname()[1], secrets.randbits(62)) if server else (0, 0)
         place = torch.tensor(opened, device=device)
         dist.broadcast(place, 0)
@@ -94,6 +94,13 @@ class PeerWatchdog:
         self.leave(code)
         logging.shutdown()
         os._exit(code)  # the main thread may be blocked in a collective
+
+
+def _listen(backlog: int) -> socket.socket:
+    """A server for IPv4, and for IPv6 where the machine has it."""
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    return socket.create_server(("", 0), family=family, backlog=backlog, dualstack_ipv6=both)
 
 
 def _receive(peer: socket.socket, size: int) -> bytes:

@@ -275,7 +275,7 @@ def test_usage() -> None:
     assert done.returncode == 2 and done.stderr.splitlines()[-1].startswith("usage: ")
 
 
-def meet_beside_strangers(rank: int) -> list[str]:
+def meet_beside_strangers(rank: int, host: str) -> list[str]:
     connect = socket.create_connection
 
     def after_strangers(place: tuple[str, int], timeout: float) -> socket.socket:
@@ -284,12 +284,21 @@ def meet_beside_strangers(rank: int) -> list[str]:
         return connect(place, timeout)
 
     socket.create_connection = after_strangers  # type: ignore[assignment]  # in a process of its own
-    watchdog = PeerWatchdog("localhost", torch.device("cpu"))
+    watchdog = PeerWatchdog(host, torch.device("cpu"))
     names = list(watchdog.peers.values())
     torch.distributed.barrier()
     watchdog.leave(0)
     return names
 
 
-def test_a_stranger_who_connects_takes_no_workers_place(ranks: Ranks) -> None:
-    assert ranks(2, meet_beside_strangers) == [["worker 1"], ["worker 0"]]
+def has_ipv6() -> bool:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", *(["::1"] if has_ipv6() else [])])
+def test_a_stranger_who_connects_takes_no_workers_place(ranks: Ranks, host: str) -> None:
+    assert ranks(2, meet_beside_strangers, host) == [["worker 1"], ["worker 0"]]
