@@ -26,7 +26,7 @@ MOST_TEST, MOST_DEV = 1000, 300
 # Passages that no query asks for: those of all other documents, unless there are more, as every merge encodes each of them.
 # With few, an encoder such as MiniLM finds nearly every document by its title, and no change can be seen. For the same reason,
 # a passage is only the beginning of a text.
-MOST_OTHERS, BEGIN_WORDS = 10_000, 40
+MOST_OTHERS, BEGIN_WORDS = 5000, 40
 MOST_VALID = 30  # documents of the validation loss, which reads all their sentences; those with a title or LONG first
 LONG = 4  # sentences, which every recipe can make a pair of
 QUESTION, HARDER = "question", "harder-question"  # folders
