@@ -93,7 +93,8 @@ def _contradictions(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         yield f"{_typed('lr', rates)}: the learning rate; give one above 0, or nothing is learned"
     if "batch_size" not in dataset and "max_tokens" not in dataset:
         yield "--batch-size and --max-tokens: neither is given; give one of them, or both"
-    has_contrast = criterion.get("_name") != "masked_lm" and criterion.get("contrastive_weight", 1) > 0
+    is_stock = criterion.get("_name") in ("masked_lm", "cross_entropy")
+    has_contrast = not is_stock and criterion.get("contrastive_weight", 1) > 0
     if task.get("hard_negatives") and not has_contrast:
         yield "--hard-negatives: has no effect without a contrastive term; leave it out, or give --contrastive-weight 1"
     if str(task.get("augment_texts")) == "positives" and task.get("augment") == "none":

@@ -54,6 +54,7 @@ BY_FLAGS = {
     "--augment": ("--augment: expected one argument",),
     "--lr-scheduler polynomial_decay --total-num-update nan": ("--total-num-update nan: ", "finite"),
     "--lr-scheduler polynomial_decay --max-update 0 --max-epoch 1": ("--total-num-update: is required", "--max-update"),
+    "--hard-negatives gone --criterion cross_entropy": ("--hard-negatives: has no effect",),
 }
 BY_BOTH = {
     "--poling cls": ("poling: no such", "did you mean", "pooling"),
