@@ -320,7 +320,14 @@ def provenance() -> dict[str, Any]:
     git = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, cwd=PROJECT)
     return {
         "commit": git.stdout.strip() or "unknown",
-        "machine": f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads, CPU",
+        "machine": f"{processor()}, {torch.get_num_threads()} threads, CPU",
         "torch": torch.__version__,
         "python": platform.python_version(),
     }
+
+
+def processor() -> str:
+    """The name of the processor, on which dropout depends: torch draws it with MKL on processors of Intel only."""
+    file = Path("/proc/cpuinfo")
+    found = re.search(r"^model name\s*: (.*)$", file.read_text(encoding="utf-8"), re.M) if file.exists() else None
+    return found[1] if found else platform.machine()

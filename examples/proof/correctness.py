@@ -31,10 +31,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "scripts"))
+sys.path += [str(ROOT / "scripts"), str(ROOT / "examples")]
 
 from check_tables import write  # noqa: E402
 from correctness_work import BATCH, BY_TEXT, COPY, KILLED, OURS, PML, QUEUES, TEXTS, THEIRS, error, make_data  # noqa: E402
+from measuring import processor  # noqa: E402
 
 WORK, PAGE = Path(__file__).with_name("correctness_work.py"), ROOT / "docs" / "correctness.md"
 PEERS = [ROOT / "build" / "bench-peers", ROOT / "build" / "proof" / "site-packages"]
@@ -191,14 +192,13 @@ def texts_of(folder: Path) -> tuple[int, dict[int, list[int]]]:
 def about(peers: Sequence[Path]) -> list[Row]:
     """Rows of the table of versions and of the machine."""
     git = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, cwd=ROOT)
-    cpu = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), flags=re.M)
     found = {"commit": git.stdout.strip(), "Python": platform.python_version()}
     found |= {
         name: metadata.version(name) for name in ("torch", "fairseq-fixed", "sentence-transformers", "transformers")
     }
     installed = {one.name: one.version for one in metadata.distributions(path=[str(folder) for folder in peers])}
     found |= {name: installed.get(name, "not installed") for name in (PML[:-2], "accelerate", "datasets")}
-    found["machine"] = f"{cpu[1] if cpu else platform.machine()}, {os.cpu_count()} cores, CPU only"
+    found["machine"] = f"{processor()}, {os.cpu_count()} cores, CPU only"
     return [{"what": name, "version": value} for name, value in found.items()]
 
 
