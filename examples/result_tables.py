@@ -1,6 +1,6 @@
 """Tables of measured runs: means, standard deviations, differences paired by seed. Needs only the standard library."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
@@ -17,19 +17,19 @@ def scores_of(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, lis
 
 
 def differences(
-    rows: Mapping[str, Sequence[Mapping[str, float]]], base: str
+    rows: Mapping[str, Sequence[Mapping[str, float]]], base: str, fixed: Container[str] = ()
 ) -> dict[str, dict[str, tuple[float, float]]]:
     """Differences of each row from the row ``base``, paired by seed, and their standard errors (NaN with one seed).
 
-    The runs of a row are those of the first seeds. A row with one run, such as an untrained encoder, is compared with every
-    seed of the other. Runs that lack a column are left out of it.
+    The runs of a row are those of the first seeds; seeds that only one of the two rows has are left out, and so are runs that
+    lack a column. The run of a row in ``fixed``, and the only run of a base, do not depend on the seed and count for each.
     """
     found: dict[str, dict[str, tuple[float, float]]] = {}
     for name, runs in rows.items():
         if name == base:
             continue
-        count = max(len(runs), len(rows[base]))
-        ours, theirs = (list(one) * count if len(one) == 1 else one for one in (runs, rows[base]))
+        ours = list(runs) * (len(rows[base]) if name in fixed else 1)
+        theirs = list(rows[base]) * (len(ours) if len(rows[base]) == 1 else 1)
         for column in dict.fromkeys(column for run in ours for column in run):
             both = [pair for pair in zip(ours, theirs, strict=False) if all(column in run for run in pair)]
             values = [run[column] - other[column] for run, other in both]
