@@ -327,7 +327,7 @@ def provenance() -> dict[str, Any]:
 
 
 def processor() -> str:
-    """The name of the processor, on which dropout depends: torch draws it with MKL on processors of Intel only."""
+    """The name of the processor, on which the rounding of sums depends."""
     file = Path("/proc/cpuinfo")
     found = re.search(r"^model name\s*: (.*)$", file.read_text(encoding="utf-8"), re.M) if file.exists() else None
     return found[1] if found else platform.machine()
