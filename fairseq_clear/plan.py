@@ -20,7 +20,7 @@ import math
 import time
 import warnings
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
@@ -41,7 +41,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import flop_registry
 from yaml import YAMLError
 
@@ -101,7 +101,7 @@ class Meter(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run ``func`` and count it."""
         kwargs = kwargs or {}
-        given = _tensors((*args, *kwargs.values()))
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         is_meta = any(tensor.is_meta for tensor in given)
         if is_meta and func in READS:
             return 1.0 if args[0].is_floating_point() else 1
@@ -115,8 +115,9 @@ class Meter(TorchDispatchMode):
         if is_meta and (count := FLOPS.get(func._overloadpacket)) is not None:
             self.flops += count(*args, **kwargs, out_val=result)
         known = {tensor.untyped_storage()._cdata for tensor in given}  # a view of a weight is not new
-        made = {one._cdata: one for one in (tensor.untyped_storage() for tensor in _tensors((result,)))}
-        for storage in (one for key, one in made.items() if key not in known and key not in self._storages):
+        made = [leaf.untyped_storage() for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        new = {one._cdata: one for one in made if one._cdata not in known and one._cdata not in self._storages}
+        for storage in new.values():
             weakref.finalize(storage, self._release, storage._cdata, storage.nbytes())
             self._storages.add(storage._cdata)
             self.held += storage.nbytes()
@@ -126,12 +127,6 @@ class Meter(TorchDispatchMode):
     def _release(self, key: int, size: int) -> None:
         self._storages.remove(key)
         self.held -= size
-
-
-def _tensors(values: Iterable[Any]) -> list[torch.Tensor]:
-    """The tensors among the arguments or results of an operation, and in its lists and tuples."""
-    leaves = (leaf for one in values for leaf in (one if isinstance(one, list | tuple) else (one,)))
-    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
 def _positions(index: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
@@ -393,9 +388,8 @@ def _make_data(folder: Path, cfg: Any, positions: int, vocabulary: int) -> None:
     ids[:, :, -1] = 2  # </s>
     title = int(knobs.get("longest", cfg.tokens_per_sample))  # tokens of a first line without </s>
     builder = indexed_dataset.make_builder(str(folder / "train.bin"), "mmap", vocab_size=vocabulary)
-    blank = [np.array([2])] if kind.needs_documents else []  # ends a document
     for document in ids:
-        for line in (document[0, -title - 1 :], *document[1:], *blank):
+        for line in (document[0, -title - 1 :], *document[1:], *([ids[0, 0, -1:]] if kind.needs_documents else ())):
             builder.add_item(torch.from_numpy(line))
     builder.finalize(str(folder / "train.idx"))
     (folder / "paraphrase").mkdir()
