@@ -13,8 +13,8 @@ difference of nDCG@10 from the untouched encoder, by a paired bootstrap over que
 TF-IDF are the rows without training, and ``OUTPUT/proof.png`` is a picture of the changes. A run that is in ``--results`` is
 not repeated.
 
-``--updates`` makes all trainings equally long in updates, and ``--split dev`` scores other queries; their runs have tables of
-their own.
+``--updates`` makes all trainings equally long in updates, ``--split dev`` scores other queries, and ``--start`` names another
+encoder; their runs have tables of their own.
 """
 
 import argparse
@@ -250,8 +250,9 @@ def measure_collection(
 ) -> dict[str, list[dict[str, Any]]]:
     """Train and score every row with every seed."""
     folder = arguments.output / path.name
-    other = {"": arguments.split != "test" and arguments.split, "-updates": arguments.updates}
-    table_name = "-".join([path.name, *(f"{value}{unit}" for unit, value in other.items() if value)])
+    split = "" if arguments.split == "test" else arguments.split
+    updates = f"{arguments.updates}-updates" if arguments.updates else ""
+    table_name = "-".join(filter(None, (path.name, split, updates, arguments.start)))
     text = folder / "text.txt"
     folder.mkdir(parents=True, exist_ok=True)
     if not text.exists():
@@ -384,6 +385,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rows", nargs="+", default=list(NAMES), choices=list(NAMES), help="default: all")
     parser.add_argument("--seconds", type=float, default=180, help="of each training")
     parser.add_argument("--updates", type=int, help="of each training, in place of --seconds")
+    parser.add_argument("--start", default="", help="names the tables, unless --encoder is MiniLM")
     parser.add_argument("--split", default="test", choices=("test", "dev"), help="queries to score")
     return parse_with_results(parser)
 

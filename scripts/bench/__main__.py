@@ -107,13 +107,12 @@ def keep(results: Mapping[str, Any], output: Path) -> None:
 def machine() -> dict[str, Any]:
     """Commit, date, processor and versions of a run."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=FOLDER, capture_output=True, text=True)
-    threads = os.environ.get("OMP_NUM_THREADS", "unset")
     return {
         "commit": commit.stdout.strip() or "unknown",
         "date": time.strftime("%Y-%m-%d"),
         "cpu": processor(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "OMP_NUM_THREADS": threads,
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "unset"),
         "python": platform.python_version(),
         "load": os.getloadavg()[0],
     }

@@ -141,16 +141,8 @@ def _cells(one: Row) -> list[str]:
     memory = " / ".join(f"{value:,.0f}" for value in (one["mib"], one["their_mib"]) if value is not None)
     theirs = "" if one["theirs"] is None else _number(one["theirs"])
     ratio = "" if one["ratio"] is None else _number(one["ratio"])
-    return [
-        one["what"],
-        f"{_number(one['ours'])} {one['unit']}",
-        one["baseline"],
-        theirs,
-        ratio,
-        one["aim"],
-        met,
-        memory,
-    ]
+    ours = f"{_number(one['ours'])} {one['unit']}"
+    return [one["what"], ours, one["baseline"], theirs, ratio, one["aim"], met, memory]
 
 
 def _number(value: float) -> str:
