@@ -54,7 +54,8 @@ def partial_folder(dest: Path) -> Iterator[tuple[Path, Callable[[], None]]]:
             if parent.is_dir() and not any(parent.iterdir()):
                 parent.rmdir()
         if isinstance(error, OSError):
-            what = f"{error.filename or dest}: {error.strerror or error}"
+            # of a copy, the file that was written: a full disk is not that of the source
+            what = f"{error.filename2 or error.filename or dest}: {error.strerror or error}"
             raise UserError(f"{what}; nothing was written; fix this and rerun") from error
         raise
 

@@ -123,6 +123,15 @@ def test_failures_half_way_leave_nothing(tmp_path, corpus, monkeypatch, stage, f
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.txt"]
 
 
+def test_a_full_disk_is_that_of_the_copy(tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left")
+
+    model = sentencepiece_model(tmp_path / "spm.model")
+    monkeypatch.setattr("os.sendfile", full)  # with which shutil copies
+    assert "/.d.partial/sentencepiece.bpe.model: No space left" in fails(tmp_path / "d", corpus, spm_model=model)
+
+
 def test_a_failed_overwrite_keeps_the_old_folder(tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(tmp_path / "d", corpus)
     before = (tmp_path / "d" / "clear.json").read_bytes()
