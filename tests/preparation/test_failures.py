@@ -53,6 +53,7 @@ def in_folder(value: object, folder: Path) -> object:
         ({"valid": (Path("empty.txt"),)}, "empty.txt: "),
         ({"valid": (Path("corpus.txt"),)}, "corpus.txt: is both input and --valid"),
         ({"vocab_size": 100}, "--vocab-size 100"),
+        ({"vocab_size": 3_000_000_000}, "--vocab-size 3000000000"),
         ({"inputs": ()}, "no input"),
         ({"inputs": (Path("empty.txt"),)}, "empty.txt: "),
         ({"inputs": (Path("single.txt"),)}, "--valid-share: "),
