@@ -64,6 +64,8 @@ def install_hf_tokenizer(source: Path, folder: Path) -> list[str]:
 
 def read_hf_tokenizer(source: Path) -> HfTokenizer:
     """Read the tokenizer of a Hugging Face folder, see ``install_hf_tokenizer``."""
+    if not source.is_dir():
+        raise UserError(f"{source}: no such folder; give the folder with the tokenizer")
     if _is_complete(source):
         return HfTokenizer.from_folder(source)
     with scratch_folder() as made:

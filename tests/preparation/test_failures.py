@@ -50,6 +50,7 @@ def in_folder(value: object, folder: Path) -> object:
         ({"gpt2_vocab_bpe": Path("x")}, "--gpt2-encoder-json and --gpt2-vocab-bpe"),
         ({"dictionary": Path("x")}, "--dict "),
         ({"spm_model": Path("/gone.model")}, "/gone.model: "),
+        ({"tokenizer_dir": Path("gone")}, "gone: no such folder"),
         ({"valid": (Path("empty.txt"),)}, "empty.txt: "),
         ({"valid": (Path("corpus.txt"),)}, "corpus.txt: is both input and --valid"),
         ({"vocab_size": 100}, "--vocab-size 100"),
