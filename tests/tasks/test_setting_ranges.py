@@ -76,6 +76,8 @@ WITHOUT_EFFECT = [
     *("--random-token-prob 0.6 --leave-unmasked-prob 0.5", "--optimizer clear_adamw --fp16"),
     *("--mlm-copies 2 --mlm-weight 0", "--prompts query --contrastive-weight 0", "--eval-sts data --disable-validation"),
     *("--combine-valid-subsets --views paraphrase:de", GUIDED + "--encoder-layerdrop 0.5 --guide-dropout"),
+    *("--hard-negatives de --contrastive-weight 0", "--hard-negatives de --criterion cross_entropy"),
+    *("--augment-texts positives --augment none", "--mlm-copies 2 --anchor-mlm joint --views span"),
 ]  # fmt: skip
 
 
@@ -83,7 +85,7 @@ WITHOUT_EFFECT = [
 def test_settings_that_contradict_each_other(flags: str) -> None:
     with pytest.raises(UserError) as error:
         check_numbers(configuration("data", *flags.split()))
-    assert any(word in str(error.value) for word in flags.split() if word.startswith("--"))
+    assert any(str(error.value).startswith(word) for word in flags.split() if word.startswith("--"))
     for good in ("--optimizer clear_adamw --fp16 --decay-vectors", "--views span --short-documents skip"):
         check_numbers(configuration("data", *good.split()))
 
@@ -139,6 +141,20 @@ def test_every_number_of_the_plugin_has_a_range() -> None:
     of_fairseq |= {"dropout", "attention_dropout", "activation_dropout", "encoder_layerdrop"}
     of_fairseq |= {"random_token_prob", "leave_unmasked_prob"}  # ours to check, as our masks replace its own
     assert found - {"max_update", "encoder_from"} == NUMBERS.keys() - of_fairseq
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("sts_spearman --maximize-best-checkpoint-metric", "sts_spearman: nothing measures it; .*--eval-sts"),
+        ("retrieval_mrr --maximize-best-checkpoint-metric", "retrieval_mrr: nothing measures it; .*--eval-retr"),
+        ("contrastive_los", "contrastive_los: this run does not log it; it logs .*contrastive_loss"),
+        ("ppl --mlm-weight 0", "ppl: this run does not log it"),
+    ],
+)
+def test_metrics_that_no_validation_measures(flags: str, said: str) -> None:
+    with pytest.raises(UserError, match=f"--best-checkpoint-metric {said}"):
+        check_metric(configuration("data", "--best-checkpoint-metric", *flags.split()))
 
 
 def test_the_metric_of_a_criterion_of_ones_own_has_either_direction() -> None:
