@@ -11,8 +11,8 @@ from fairseq_clear.files import corpus_file, read_json, read_lines, read_text_li
 
 def test_only_line_feeds_end_lines(tmp_path):
     path = tmp_path / "x.txt"
-    path.write_bytes(b"\xef\xbb\xbfa \x0c b\r\n\r\nc\xe2\x80\xa8d\n\xef\xbb\xbfe")
-    assert read_text_lines(path) == ["a \x0c b", "", "c\u2028d", "\ufeffe"]
+    path.write_bytes(b"\xef\xbb\xbfa \x0c b\r\n\r\nr\rc\xe2\x80\xa8d\n\xef\xbb\xbfe")
+    assert read_text_lines(path) == ["a \x0c b", "", "r\rc\u2028d", "\ufeffe"]
     path.write_bytes(b"")
     assert read_text_lines(path) == []
 

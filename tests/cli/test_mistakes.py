@@ -21,6 +21,9 @@ FILES = {
     "c.jsonl": b'{"text": "a"}\n{"title": "b"}\n',
     "film.json": b'{"film": ["movie"]}',
     "ba.json": b'{"ba": ["da"]}',
+    "list.json": b"[1]",
+    "words.json": b'{"film": "movie"}',
+    "numbers.json": b'{"film": ["movie", 1]}',
     "words/dict.txt": b"ba 1\nda 1\n",
     "words/clear.json": b'{"format": 1, "tokenizer": {"kind": "none", "files": []}}',
     "w.vec": b"a 1 0\nb 0 1\n",
@@ -49,6 +52,10 @@ MISTAKES = {
     "synonyms --data-bin words": {
         "--source film.json": "none of its 1 words is in the vocabulary",
         "--source gone.json": "gone.json: cannot read it",
+        "--source bad.txt": "bad.txt: not valid JSON",
+        "--source list.json": "--source list.json: holds a list; give a JSON object of word",
+        "--source words.json": "'film' has 'movie', not a list of words; give a JSON object of word",
+        "--source numbers.json": "'film' has ['movie', 1], not a list of words",
         "--source ba.json --output /proc/s.npz": "--output /proc/s.npz: cannot write it",
     },
     f"back-translate --input alone.txt --output new --device cpu --forward {TOYS}:Copying --backward {TOYS}:Copying": {

@@ -15,7 +15,7 @@ from fairseq_clear.augmentations import Symbols
 from fairseq_clear.augmentations.chain import build_augmentation
 from fairseq_clear.cli.prepare import Synonyms
 from fairseq_clear.errors import UserError
-from fairseq_clear.preparation.synonym_building import build_table, read_synonyms, read_wordnet
+from fairseq_clear.preparation.synonym_building import build_table, read_wordnet
 from fairseq_clear.text.data_folders import read_dictionary
 from fairseq_clear.text.synonym_files import find_word_starts, load_synonyms
 from tests.augmentations.cases import every_row, make_view
@@ -164,26 +164,6 @@ def test_wordnet_gives_the_other_lemmas_of_a_words_synsets(wordnet, monkeypatch)
         read_wordnet()
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (None, "cannot read it"),
-        ("{", "not valid JSON .*line 1.*give --source "),
-        ("[1]", "a list"),
-        ('{"film": "movie"}', "'film' has 'movie'"),
-        ('{"film": ["movie", 1]}', "'film' has "),
-    ],
-)
-def test_other_files_are_rejected_with_what_is_wanted(tmp_path, content, said):
-    path = tmp_path / "list.json"
-    path.write_text('{"film": ["movie"], "all": []}')
-    source = read_synonyms(path)
-    assert (source.synonyms, source.name) == ({"film": ["movie"], "all": []}, "list.json")
-    path.unlink() if content is None else path.write_text(content)
-    with pytest.raises(UserError, match=f"list.json.*{said}.*a JSON object of word"):
-        read_synonyms(path)
-
-
 # The command
 
 NEIGHBOURS = {WORDS[0]: WORDS[1:4], WORDS[1]: [WORDS[2], "absent"], WORDS[2]: [], "absent": [WORDS[0]]}
@@ -205,23 +185,19 @@ def run(folder, *flags, source=None):
     return Synonyms.call(parser.parse_args(["--data-bin", str(folder), "--source", source, *flags]))
 
 
-def test_the_table_serves_the_augmentation(folder):
-    run(folder)
+def test_the_table_serves_the_augmentation(folder, capsys):
+    (folder / "synonyms.npz").write_text("mine")
+    with pytest.raises(UserError, match="exists already; add --overwrite"):
+        run(folder)
+    run(folder, "--overwrite")
+    assert capsys.readouterr().out.startswith("list.json: 4 words; ")
     symbols = read_dictionary(folder / "dict.txt")
     table = load_synonyms(folder / "synonyms.npz", folder / "dict.txt")
+    assert len(table) == 2
     chain = build_augmentation("subs:ratio=1", Symbols(0, 2, 1, len(symbols) + 1, len(symbols), table))
     text = [0, *map(symbols.index, WORDS[:4]), 2]
     tokens = [symbols[token] for token in make_view(chain, text, np.random.default_rng(1)).tokens]
     assert tokens[1] in WORDS[1:4] and tokens[2] == WORDS[2] and tokens[3:5] == WORDS[2:4]
-
-
-def test_an_existing_table_is_replaced_only_when_asked(folder):
-    (folder / "synonyms.npz").write_text("mine")
-    with pytest.raises(UserError, match="exists already; add --overwrite"):
-        run(folder)
-    assert (folder / "synonyms.npz").read_text() == "mine"
-    run(folder, "--overwrite")
-    assert len(load_synonyms(folder / "synonyms.npz", folder / "dict.txt")) == 2
 
 
 def test_a_sharded_folder_gets_its_table_where_training_looks(folder, tmp_path):

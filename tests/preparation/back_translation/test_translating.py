@@ -1,12 +1,9 @@
 """Texts are translated chunk by chunk: copies, counts, several workers, and runs that are killed at any instant."""
 
-import gzip
 import json
-import lzma
 import os
 import shutil
 import signal
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +12,11 @@ import pytest
 import torch
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import read_whole_lines
 from fairseq_clear.preparation.back_translation import translating
 from fairseq_clear.preparation.back_translation.translating import translate_file
 from fairseq_clear.preparation.back_translation.translation_settings import RoundTrip
 from fairseq_clear.preparation.back_translation.translator import clean_line
-from fairseq_clear.shared_work import Workers, take_blocks
+from fairseq_clear.shared_work import Workers
 from tests.conftest import Ranks
 from tests.faults import commands
 from tests.preparation.back_translation.toys import StandIn
@@ -193,16 +189,5 @@ def test_other_settings_do_not_resume(settings: RoundTrip, change: dict[str, Any
     assert outputs(settings) == [settings.input.read_text().upper()]
 
 
-AWKWARD = ["a\rb", "tab\there", "nul\0byte", "line\u2028separator", "next\x85line", "form\x0cfeed", "", " \t", "end\r"]
-
-
-@pytest.mark.parametrize(
-    ("suffix", "pack", "end"), [("", bytes, ""), (".gz", gzip.compress, "\n"), (".xz", lzma.compress, "")]
-)
-def test_only_line_feeds_end_lines(tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes], end: str) -> None:
-    path = tmp_path / f"text{suffix}"
-    path.write_bytes(pack(("\n".join(AWKWARD) + end).encode()))
-    whole = (line for _, line in read_whole_lines(path, allow_nul=True))
-    lines = [line for _, part in take_blocks(whole, 4, range(3)) for line in part]
-    assert lines[:-1] == AWKWARD[:-1] and len(lines) == len(AWKWARD)
-    assert all(len(clean_line(text).splitlines()) == bool(clean_line(text)) for text in AWKWARD)
+def test_a_clean_line_is_one_line() -> None:
+    assert clean_line(" a\rb\0c\u2028d\x85e\x0cf\t \tg\r") == "a b c d e f g" and clean_line(" \t") == ""
