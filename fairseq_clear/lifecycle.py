@@ -24,7 +24,7 @@ class Needs:
         mlm: masked texts and the MLM head.
         views: views of the texts and the projection head.
         joint_anchors: the anchors that are embedded are masked, see ``--anchor-mlm joint``.
-        guide: value of ``--guide``, an encoder that the task loads for the criterion; None for none.
+        guide: value of ``--guide``, an encoder that the task loads for the criterion; None without a guide.
         max_update: number of updates of the run; 0 if it is not limited.
     """
 

@@ -237,7 +237,7 @@ def sample(texts: list[str], labels: list[str], count: int, seed: int) -> tuple[
 
 
 def docstrings(corpora: Path, folder: Path, encoder: Path) -> Corpus:
-    """The docstrings of the demonstration; pairs and test texts are of other modules."""
+    """The docstrings of the demonstration; pairs and test texts come from other modules."""
     parts = split(documents())
     if not (folder / "data-bin").exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -255,7 +255,7 @@ def docstrings(corpora: Path, folder: Path, encoder: Path) -> Corpus:
 
 
 def newsgroups(corpora: Path, folder: Path, encoder: Path) -> Corpus:
-    """Posts of 20 Newsgroups without headers, footers and quotes; the test texts are of the test split."""
+    """Posts of 20 Newsgroups without headers, footers and quotes; the test texts come from the test split."""
     whole(folder, DOCUMENTS["20news"](corpora), encoder, split_sentences="paragraphs")
     data = read_newsgroups(corpora)
     sides = [

@@ -114,7 +114,7 @@ class Run(Command):
         loaded = load_model(self.checkpoint, self.data / self.tasks[0] / "input0")
         if loaded.architecture == "clear_hf":
             raise UserError(
-                f"{self.checkpoint}: is of clear_hf, which glue does not fine-tune; export it, and use transformers"
+                f"{self.checkpoint}: is a clear_hf checkpoint, which glue does not fine-tune; export it, and use transformers"
             )
         device = choose_device(self.device).type
         start: Any = (self.checkpoint, hash_file(self.checkpoint), loaded, device, self.precision)

@@ -54,7 +54,7 @@ class SentenceEncoder:
             limit of the sentence-transformers folder that was imported, or to the model's number of positions.
         prompts: prompt by name, of the sentence-transformers folder that was imported: texts that are put before a query, a
             passage, and so on.
-        default_prompt_name: name of the prompt that is put before every text unless a call names another; None for none.
+        default_prompt_name: name of the prompt that is put before every text unless a call names another; None for no prompt.
         normalized: vectors are always scaled to length 1. Defaults to whether that folder does so.
     """
 

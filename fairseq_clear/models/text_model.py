@@ -103,8 +103,8 @@ class TextModel(nn.Module):
         """Compute all outputs for a micro-batch in one call, so that DistributedDataParallel sees one forward pass.
 
         Args:
-            src_tokens: (B, T) input of the MLM head, or any input of the stock model; None for none.
-            views: (R, L) texts to embed, padded on the right to the longest of them; None for none.
+            src_tokens: (B, T) input of the MLM head, or any input of the stock model; None without an MLM.
+            views: (R, L) texts to embed, padded on the right to the longest of them; None without views.
             target: (B, T) MLM targets, padding where nothing is predicted. With it the MLM loss is computed part by part,
                 which ``--encode-chunk-size`` needs and which is faster for texts of mixed length.
             view_target: (N, T) MLM targets of the first N views, which are masked: one pass predicts and embeds them.

@@ -1,4 +1,4 @@
-"""Writes canonical text to disk, and chooses from it: the documents to hold out, sentences, lines for the tokenizer.
+"""Writes canonical text to disk, and chooses the documents to hold out and the lines that train the tokenizer.
 
 A text and its paraphrases are parallel files: their lines n belong together, and all files are read and written in step. Text
 is staged because the choice of documents depends on their number.

@@ -101,7 +101,7 @@ def check_same_run(saved: Mapping[str, Any], current: Mapping[str, Any], path: s
         more = f"; and {len(forbidden) - SHOWN} more" if len(forbidden) > SHOWN else ""
         flags = ",".join(name.replace("_", "-") for name in differing)
         raise UserError(
-            f"{path} is of another run: {shown}{more}. Give another --save-dir for a new run, with --finetune-from-model "
+            f"{path} belongs to another run: {shown}{more}. Give another --save-dir for a new run, with --finetune-from-model "
             f"{path} to start from these weights; or continue this run anyway with --allow-change {flags}"
         )
     described = [_difference(name, saved[name], current[name]) for name in differing]

@@ -17,7 +17,7 @@ from fairseq_clear.text.tokenizers import (
 
 CLEAR_JSON = "clear.json"
 CLEAR_FORMAT = 1
-RECORD = '{"format": 1, "tokenizer": {"kind": "sentencepiece", "files": ["FILE.model"]}}'  # the least that it may hold
+RECORD = '{"format": 1, "tokenizer": {"kind": "sentencepiece", "files": ["FILE.model"]}}'  # the minimal content
 DICTIONARY = "dict.txt"
 # fairseq's Dictionary puts these before the lines of dict.txt
 FAIRSEQ_SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")

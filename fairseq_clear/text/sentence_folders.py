@@ -1,4 +1,4 @@
-"""Reads and writes what a sentence-transformers folder says of its vectors: pooling, length, prompts, maximal length."""
+"""Reads and writes how a sentence-transformers folder makes its vectors: pooling, normalization, prompts, maximal length."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ QUERY, DOCUMENT = ("query",), ("document", "passage", "corpus")
 
 
 def find_prompt(prompts: Mapping[str, str], names: Iterable[str | None]) -> str | None:
-    """Return the first of these names whose prompt is not empty; None for none.
+    """Return the first of these names whose prompt is not empty; None if there is no such name.
 
     sentence-transformers adds an empty prompt ``document`` to every folder, which therefore says nothing about a ``passage``.
     """
@@ -32,7 +32,7 @@ def find_prompt(prompts: Mapping[str, str], names: Iterable[str | None]) -> str 
 
 
 def prompt_for(encoder: Any, names: Sequence[str], given: str | None = None) -> str | None:
-    """Return the prompt of queries or of passages: as given, or that which ``find_prompt`` finds in the encoder's."""
+    """Return the prompt of queries or of passages: the given one, or else the encoder's, see ``find_prompt``."""
     prompts = getattr(encoder, "prompts", None) or {}
     name = find_prompt(prompts, names)
     return given if given is not None or name is None else prompts[name]
@@ -40,7 +40,7 @@ def prompt_for(encoder: Any, names: Sequence[str], given: str | None = None) -> 
 
 @dataclass(frozen=True)
 class SentenceSettings:
-    """What a folder says of its vectors besides the encoder. A checkpoint keeps it for inference and for its export.
+    """Settings of a folder's vectors besides the encoder. A checkpoint keeps them for inference and export.
 
     Attributes:
         normalized: whether vectors are scaled to length 1.

@@ -153,14 +153,14 @@ def test_a_run_that_was_stopped_ends_as_if_it_had_not(runs, checkpoint, prepared
     assert not (folder / "checkpoint_last.pt").exists() and not (folder / "checkpoint_best.pt").exists()
 
 
-@pytest.mark.parametrize("ending", ["signal", "failure"])
-def test_a_training_that_ends_early(ending, checkpoint, prepared, tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize("cause", ["signal", "failure"])
+def test_a_training_that_ends_early(cause, checkpoint, prepared, tmp_path, capsys, monkeypatch):
     """SIGTERM reaches the command alone, not its training, which is another process."""
     code = "import os, signal; print(os.getpid(), flush=True); os.kill(os.getppid(), signal.SIGTERM); signal.pause()"
-    code = code if ending == "signal" else "import os; print(os.getpid()); raise SystemExit(1)"
+    code = code if cause == "signal" else "import os; print(os.getpid()); raise SystemExit(1)"
     monkeypatch.setattr(GlueRun, "command", lambda _: [PYTHON, "-c", code])
     arguments = (checkpoint, prepared, tmp_path, "--tasks", "RTE", "--seeds", "1")
-    if ending == "signal":
+    if cause == "signal":
         with pytest.raises(SystemExit, match="143"):
             run_glue(*arguments)
     else:

@@ -1,4 +1,4 @@
-"""The cache in front of an encoder, what it refuses, encoders by their names, and word vectors against means by hand."""
+"""The cache in front of an encoder, what it rejects, encoders by their names, and word vectors against means by hand."""
 
 import gzip
 from pathlib import Path

@@ -38,7 +38,7 @@ def imported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return source, parent / "ours"
 
 
-def test_there_and_back(imported: tuple[Path, Path], tmp_path: Path) -> None:
+def test_round_trip(imported: tuple[Path, Path], tmp_path: Path) -> None:
     source, ours = imported
     parities = export(ours / "model.pt", ours, tmp_path / "hf", "hf", load_tokenizer(ours))
     assert "hidden states" in parities[0].summary()

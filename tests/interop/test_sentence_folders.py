@@ -33,7 +33,7 @@ def start(folder: Path, kind: str) -> Path:
     return make_sentence_folder(folder, kind)
 
 
-def there_and_back(source: Path, parent: Path) -> tuple[Path, Path]:
+def round_trip(source: Path, parent: Path) -> tuple[Path, Path]:
     """Import the folder, export the checkpoint; return both new folders."""
     import_hf(source, parent / "ours")
     export(parent / "ours/model.pt", parent / "ours", parent / "out", FORM, load_tokenizer(parent / "ours"))
@@ -43,7 +43,7 @@ def there_and_back(source: Path, parent: Path) -> tuple[Path, Path]:
 @pytest.mark.parametrize("kind", ["bert", "roberta", "xlm-roberta", "plain"])
 def test_what_comes_in_goes_out(tmp_path: Path, kind: str) -> None:
     source = start(tmp_path / "start", kind)
-    ours, out = there_and_back(source, tmp_path)
+    ours, out = round_trip(source, tmp_path)
     before, after = read_sentence_transformer(source), read_sentence_transformer(out)
     assert after.max_seq_length == before.max_seq_length
     assert [type(module) for module in after] == [type(module) for module in before]
@@ -67,7 +67,7 @@ def test_the_control_without_normalize(tmp_path: Path) -> None:
     source = make_sentence_folder(tmp_path / "start", "bert", pooling="max")
     modules = json.loads((source / "modules.json").read_text())
     (source / "modules.json").write_text(json.dumps(modules[:2]))
-    ours, out = there_and_back(source, tmp_path)
+    ours, out = round_trip(source, tmp_path)
     before = read_sentence_transformer(source).encode(TEXTS)
     assert np.abs(np.linalg.norm(before, axis=1) - 1).min() > 0.1
     np.testing.assert_allclose(read_sentence_transformer(out).encode(TEXTS), before, atol=1e-5)

@@ -59,7 +59,7 @@ RESUMED = ("bert", "mpnet", "modernbert")
 
 
 def mpnet() -> Any:
-    """The tokenizer of MPNet: WordPiece with <s> 0, <pad> 1, </s> 2, and an <unk> beside [UNK], which is the unknown token."""
+    """The tokenizer of MPNet: WordPiece with <s> 0, <pad> 1, </s> 2, and an <unk> besides [UNK], which is the unknown token."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
     known = wordpiece().get_vocab()

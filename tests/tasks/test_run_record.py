@@ -67,7 +67,7 @@ def test_another_run_does_not_resume(name: str, data_bin: Path, copy: Path) -> N
     code, text = train(data_bin, copy, *flags, "--max-update", "5")
     lines = [line for line in text.splitlines() if "ERROR" in line]
     assert code == 2 and len(lines) == 1 and "Traceback" not in text, text[-3000:]
-    assert f"{copy}/checkpoint_last.pt is of another run: " in lines[0] and said in lines[0]
+    assert f"{copy}/checkpoint_last.pt belongs to another run: " in lines[0] and said in lines[0]
     assert all(remedy in lines[0] for remedy in ("another --save-dir", "--finetune-from-model", "--allow-change"))
     assert {path.name: path.read_bytes() for path in copy.iterdir()} == before
 
@@ -158,7 +158,7 @@ def test_another_mix_does_not_resume(data_bin: Path, copy: Path, tmp_path: Path)
     binarize(other, data_bin / "dict.txt", train=sentences(50, 99), valid=sentences(20, 2))
     mix = f"{data_bin}:0.8,{other}:0.2"
     code, text = train(data_bin, copy, "--mix", mix)
-    assert code == 2 and f"is of another run: --mix none, now {mix}" in text and "--allow-change mix" in text
+    assert code == 2 and f"belongs to another run: --mix none, now {mix}" in text and "--allow-change mix" in text
     mixed = tmp_path / "mixed"
     assert train(data_bin, mixed, "--mix", mix)[0] == 0
     for flags, said in (
@@ -178,7 +178,7 @@ def test_another_mix_does_not_resume(data_bin: Path, copy: Path, tmp_path: Path)
     with (other / "train.bin").open("r+b") as stream:
         stream.write(stream.read(8)[::-1])
     code, text = train(data_bin, mixed, "--mix", mix, "--max-update", "6")
-    assert code == 2 and "--mix" in text and "is of another run" in text
+    assert code == 2 and "--mix" in text and "belongs to another run" in text
 
 
 def test_a_corpus_of_shards_is_read_whole(data_bin: Path, tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_a_corpus_of_shards_is_read_whole(data_bin: Path, tmp_path: Path) -> Non
     with (other / "shard1" / "train.bin").open("r+b") as stream:
         stream.write(stream.read(8)[::-1])
     code, text = train(data_bin, tmp_path / "of-other", "--mix", f"{data_bin}:1,{other}:0.3", "--max-update", "4")
-    assert code == 2 and "is of another run" in text
+    assert code == 2 and "belongs to another run" in text
 
 
 def test_another_start_does_not_resume(data_bin: Path, copy: Path, tmp_path: Path) -> None:

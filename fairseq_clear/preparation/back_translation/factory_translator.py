@@ -35,8 +35,8 @@ class FactoryTranslator(Translator):
             inspect.signature(self._translate).bind([], **({"seed": 0} if self.draws else {}))
         except Exception as error:
             raise UserError(
-                f"{model.where}: it must return an object with translate(list of str) -> list of str, and besides the "
-                f"texts at most a parameter seed ({one_line(error)})"
+                f"{model.where}: it must return an object with translate(list of str) -> list of str; the only other "
+                f"parameter may be seed ({one_line(error)})"
             ) from None
 
     @classmethod

@@ -64,7 +64,7 @@ def test_seed_and_source_determine_the_text(module: str) -> None:
     ("name", "told"),
     [
         ("raises", "no licence"),
-        ("Needs", "at most a parameter seed .*beam"),
+        ("Needs", "the only other parameter may be seed .*beam"),
         ("absent", "cannot import it"),
         ("Short", "must return a list of 4 str"),
         ("Fails", "none of 4 texts"),
