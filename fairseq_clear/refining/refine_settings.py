@@ -110,7 +110,7 @@ class RefineSettings(DocumentSettings):
     )
     negatives: int | None = setting(
         "hard negatives of each pair of --train-pairs: first from the file, then texts that the untouched encoder finds "
-        "near to the query (default: as many as every pair of the file has)",
+        "near to the query (default: as many as the pair with the fewest has in the file)",
         None,
         least=0,
         group="training",
