@@ -350,7 +350,6 @@ MISTAKES = {
     GUIDED + "--key-encoder momentum": "this criterion's is frozen",
     GUIDED + "--guide-layers 3": "layers from 0 (embeddings) to 2",
     GUIDED + "--guide-layers 2-1": "--guide-layers 2-1: give all",
-    GUIDED + "--guide-layers upper": "--guide-layers upper: give all",
     GUIDED + "--frozen-layers 4": "give 0 to 3",
     GUIDED + "--views paraphrase:original": "give two or more",
     GUIDED + "--views paraphrase:original,de": "paraphrase/de/train does not exist",

@@ -99,7 +99,6 @@ def test_poolings_of_a_checkpoint_share_its_model(checkpoint, data_bin):
         ("no_such_package.x:y", None, "cannot import it .ModuleNotFoundError: No module named 'no_such_package'"),
         (f"{TOYS}:NUMBER", None, "calling it failed .TypeError: 'int'"),
         (f"{TOYS}:Letters", "cls", "calling it with pooling='cls' failed .TypeError"),
-        (f"{TOYS}:INSTANCE", "cls", "calling it with pooling='cls' failed"),
         (__file__, None, "a checkpoint needs --data-bin"),
         ("unparsable:make", None, r"cannot import it \(SyntaxError: .*; install it"),
         ("failing:make", None, r"calling it failed \(RuntimeError: no\)"),

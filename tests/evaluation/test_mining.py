@@ -18,7 +18,7 @@ from fairseq_clear.evaluation.retrieval import search
 from fairseq_clear.evaluation.retrieval_data import MiningSettings
 from tests.conftest import WORDS
 from tests.evaluation import toys
-from tests.evaluation.toys import Constant, Letters
+from tests.evaluation.toys import Letters
 from tests.faults.commands import NT_XENT, train_and_read
 
 Pairs = list[tuple[str, str]]
@@ -140,10 +140,7 @@ class TwoWidths:
         (Letters(), {"first_rank": 5, "last_rank": 6, "negatives": 3}, "--first-rank 5 --last-rank 6: "),
         (Letters(), {"first_rank": 9, "last_rank": 4}, "--first-rank 9 --last-rank 4: "),
         (Letters(), {"margin": float("nan")}, "--margin nan: "),
-        (Letters(), {"margin": 3.0}, "--margin 3.0: "),
         (Letters(), {"negatives": 0}, "--negatives 0: "),
-        (Letters(), {"negatives": 2}, "2 negatives among 2 candidates"),
-        (Constant(), {"margin": 0.0}, "1 negatives among 2 candidates"),
         (TwoWidths(), {}, "dimension 3, those of queries 2"),
     ],
 )

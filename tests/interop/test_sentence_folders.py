@@ -76,16 +76,13 @@ def test_the_control_without_normalize(tmp_path: Path) -> None:
 
 
 def test_lower_casing_that_the_tokenizer_lacks(tmp_path: Path) -> None:
-    limits = {"max_seq_length": 20, "do_lower_case": True}
-    for kind, is_cased in (("bert", False), ("roberta", True)):
-        source = make_sentence_folder(tmp_path / kind, kind)
-        (source / "sentence_bert_config.json").write_text(json.dumps(limits))
-        if not is_cased:
-            import_hf(source, tmp_path / "ours", overwrite=True)
-            continue
-        with pytest.raises(UserError, match="do_lower_case is true, but its tokenizer keeps capital letters"):
-            import_hf(source, tmp_path / "cased")
-        assert not (tmp_path / "cased").exists()
+    lower, cased = (make_sentence_folder(tmp_path / kind, kind) for kind in ("bert", "roberta"))
+    for source in (lower, cased):
+        (source / "sentence_bert_config.json").write_text('{"max_seq_length": 20, "do_lower_case": true}')
+    import_hf(lower, tmp_path / "ours")
+    with pytest.raises(UserError, match="do_lower_case is true, but its tokenizer keeps capital letters"):
+        import_hf(cased, tmp_path / "cased")
+    assert not (tmp_path / "cased").exists()
 
 
 @pytest.mark.parametrize("dimension", [None, 7])

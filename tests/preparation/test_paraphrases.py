@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from fairseq.data import Dictionary, data_utils
+from fairseq.data import Dictionary
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -28,10 +28,8 @@ LINES = st.lists(
 
 def texts_of(folder: Path, split: str, root: Path) -> list[str]:
     """The lines of a data set, decoded by the tokenizer and dictionary of ``root``."""
-    dictionary = Dictionary.load(str(root / "dict.txt"))
-    dataset = data_utils.load_indexed_dataset(str(folder / split), dictionary)
-    tokenizer = load_tokenizer(root)
-    return [tokenizer.decode([dictionary[number] for number in dataset[n].tolist()]) for n in range(len(dataset))]
+    dictionary, tokenizer = Dictionary.load(str(root / "dict.txt")), load_tokenizer(root)
+    return [tokenizer.decode([dictionary[number] for number in line]) for line in ids_of(folder, split)]
 
 
 def backwards(text: str) -> str:

@@ -389,11 +389,9 @@ MISTAKES = {
     "{texts} --dest 10:30/out": "--dest 10:30/out: fairseq separates data folders by",
     "{texts} --dest {texts} --overwrite": "texts: has no fairseq_clear.json",
     "{export}/text.txt --dest {export} --overwrite": "export/text.txt: is in --dest ",
-    "{texts} --device tpu9": "device tpu9",
     "{texts} --dest {texts}/new/out": "new/out: is in ",
     "{texts} --negatives 1": "--negatives 1: belongs to --train-pairs",
     "--train-pairs {pairs} --recipe cloze": "--recipe cloze: --train-pairs trains on pairs",
-    "--train-pairs nowhere.tsv": "--train-pairs nowhere.tsv: does not exist",
     "--train-pairs {pairs} --negatives -1": "--negatives -1: must be 0 or more",
     "{empty}": "holds no sentence",
 }
