@@ -24,6 +24,7 @@ OPENERS: dict[str, Callable[[BinaryIO], Any]] = {".gz": gzip.open, ".xz": lzma.o
 COMPRESSIONS = tuple(OPENERS)
 NOT_TEXT = frozenset({".tar", ".tgz", ".zip", ".json", ".csv", ".tsv", ".parquet", ".html", ".xml", ".gz", ".xz"})
 INPUT = re.compile(r"^[^.].*\.(txt|jsonl)(\.gz|\.xz)?$", flags=re.IGNORECASE)
+DATA_FOLDER_FILE = "clear.json"  # a file of every data folder, whose dict.txt is no text
 MAX_LINE_BYTES = 64 * 2**20  # a line is held in memory; a longer one is a binary file or another format
 LINES_PER_PROGRESS = 1000
 PACKAGES = ("fairseq", "torch", "numpy", "sentencepiece", "sentencex", "scikit-learn", "scipy")
@@ -88,7 +89,7 @@ def corpus_file(path: Path) -> CorpusFile:
 def corpus_files(paths: Iterable[Path]) -> list[CorpusFile]:
     """Return the inputs that the paths name. A folder stands for every .txt and .jsonl file below it (also .gz, .xz), by name.
 
-    Hidden files and folders are ignored.
+    Hidden files and folders, and data folders of prepare, are ignored.
 
     Raises:
         UserError: as for ``corpus_file``; a folder contains no such file; or a file is named twice.
@@ -100,6 +101,7 @@ def corpus_files(paths: Iterable[Path]) -> list[CorpusFile]:
             continue
         below = [found for found in sorted(path.rglob("*")) if found.is_file() and INPUT.search(found.name)]
         below = [found for found in below if not any(part.startswith(".") for part in found.relative_to(path).parts)]
+        below = [found for found in below if not _is_in_data_folder(found, path)]
         if not below:
             raise UserError(f"{path}: there is no .txt or .jsonl file (also .gz, .xz) in this folder")
         files += [corpus_file(found) for found in below]
@@ -109,6 +111,10 @@ def corpus_files(paths: Iterable[Path]) -> list[CorpusFile]:
         if first is not file.path:
             raise UserError(f"{file.path}: is given twice, also as {first}; leave one of them out")
     return files
+
+
+def _is_in_data_folder(file: Path, top: Path) -> bool:
+    return any((folder / DATA_FOLDER_FILE).is_file() for folder in file.parents if folder.is_relative_to(top))
 
 
 def read_lines(

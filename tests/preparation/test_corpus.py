@@ -137,6 +137,9 @@ def test_missing_file_folder_and_overlong_line(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(UserError, match=f"{tmp_path}: there is no .txt or .jsonl file"):
         corpus_files([tmp_path])
     write(tmp_path / "sub.txt", b"a")
+    (tmp_path / "data-bin" / "paraphrase" / "de").mkdir(parents=True)
+    write(tmp_path / "data-bin" / "clear.json", b"{}")
+    write(tmp_path / "data-bin" / "paraphrase" / "de" / "dict.txt", b"a 1")  # no text
     assert [file.path.name for file in corpus_files([tmp_path])] == ["sub.txt"]
     with pytest.raises(UserError, match=f"is given twice, also as {tmp_path}/sub.txt;"):
         corpus_files([tmp_path, tmp_path / ".hidden" / ".." / "sub.txt"])
