@@ -31,46 +31,37 @@ def test_all_is_well(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.endswith("\nproblems:\n  none\n")
 
 
-def other_signature(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "PATCHES", (TRAIN_STEP,))
-    monkeypatch.setattr(failures, "train_step", lambda self, samples: None)
-    monkeypatch.setattr(Trainer, "train_step", failures.train_step)
-
-
-def patch_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Trainer, "train_step", original(TRAIN_STEP.target))
-
-
-def no_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = Patch("fairseq.trainer:Trainer.gone", "failures:train_step", "a reason", "tests/cli/test_doctor.py")
-    monkeypatch.setattr(doctor, "PATCHES", (gone,))
-
-
-def no_compiled_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "fairseq.data.token_block_utils_fast", None)
-
-
-def no_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    once = doctor.loading_error
-    monkeypatch.setattr(doctor, "loading_error", lambda name: "gone" if name == "fairseq" else once(name))
-
-
-@pytest.mark.parametrize(
-    ("breaks", "problem"),
-    [
-        (other_signature, "fairseq.trainer:Trainer.train_step takes (self, samples, raise_oom) in this version"),
-        (patch_off, "the patch of fairseq.trainer:Trainer.train_step is off"),
-        (no_target, "fairseq.trainer:Trainer.gone cannot be patched: AttributeError"),
-        (no_compiled_part, "fairseq.data.token_block_utils_fast does not load: ModuleNotFoundError"),
-        (no_library, "fairseq does not load: gone"),
-    ],
-)
-def test_the_only_problem_is_named(breaks, problem, capsys, monkeypatch) -> None:
+def test_the_only_problem_is_named(capsys, monkeypatch) -> None:
     patches.apply()
-    breaks(monkeypatch)
-    status, found = report(capsys)
-    (said,) = found["problems"]
-    assert status == 1 and said.startswith(problem)
+    gone = Patch("fairseq.trainer:Trainer.gone", "failures:train_step", "a reason", "tests/cli/test_doctor.py")
+    loading_error = doctor.loading_error
+
+    def other(self: object, samples: object) -> None:
+        """Has another signature than fairseq's train_step."""
+
+    replaced = ((doctor, "PATCHES", (TRAIN_STEP,)), (failures, "train_step", other), (Trainer, "train_step", other))
+    for problem, *changes in (
+        ("fairseq.trainer:Trainer.train_step takes (self, samples, raise_oom) in this version", *replaced),
+        (
+            "the patch of fairseq.trainer:Trainer.train_step is off",
+            (Trainer, "train_step", original(TRAIN_STEP.target)),
+        ),
+        ("fairseq.trainer:Trainer.gone cannot be patched: AttributeError", (doctor, "PATCHES", (gone,))),
+        (
+            "fairseq does not load: gone",
+            (doctor, "loading_error", lambda name: "gone" if name == "fairseq" else loading_error(name)),
+        ),
+        (
+            "fairseq.data.token_block_utils_fast does not load: ModuleNotFoundError",
+            (sys.modules, "fairseq.data.token_block_utils_fast", None),
+        ),
+    ):
+        with monkeypatch.context() as patch:
+            for target, name, value in changes:
+                (patch.setitem if target is sys.modules else patch.setattr)(target, name, value)
+            status, found = report(capsys)
+        (said,) = found["problems"]
+        assert status == 1 and said.startswith(problem)
 
 
 def test_the_folder_of_the_package_is_printed_in_any_folder(tmp_path: Path) -> None:
