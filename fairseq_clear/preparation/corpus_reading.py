@@ -26,6 +26,7 @@ Progress = Callable[[int], object]
 # Control, format, unassigned and separator characters: for readers and tokenizers a line of these is blank.
 INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cn", "Zs", "Zl", "Zp"})
 WRAPPED_SHARE, CAPITAL_SHARE, FEW_LINES = 0.3, 0.1, 20  # of hard-wrapped text; see warn_if_wrapped
+LANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z]+)*")  # Wikipedia's code of a language
 MAX_PARAGRAPH_LINES = 10_000  # more lines without a blank line are joined in portions, to bound memory
 
 
@@ -92,6 +93,8 @@ def find_sources(settings: PrepareSettings) -> tuple[TextSource, TextSource | No
     document_pattern(settings.document_start)
     if settings.split_sentences is not None:
         import_library("sentencex", "split")
+        if not LANGUAGE.fullmatch(settings.language):  # sentencex would use the rules of English
+            raise UserError(f"--language {settings.language}: give a lower-case code, such as en, de or zh")
     source = TextSource(files, settings, _aligned_files(settings.paraphrase, files))
     return source, TextSource(valid_files, settings) if valid_files else None
 

@@ -57,7 +57,11 @@ class DocumentSettings:
         nargs="?",
         const=SPLIT_MODES[0],
     )
-    language: str = setting("language of --split-sentences, e.g. en, de, zh", "en", metavar="CODE")
+    language: str = setting(
+        "language of --split-sentences, as a code of Wikipedia: en, de, zh; an unknown code is split as English",
+        "en",
+        metavar="CODE",
+    )
 
 
 @dataclass(kw_only=True)

@@ -47,6 +47,7 @@ def in_folder(value: object, folder: Path) -> object:
         ({"shards": 0}, "--shards 0"),
         ({"shards": 30}, "--shards 30"),
         ({"document_start": "["}, "--document-start ["),
+        ({"split_sentences": "lines", "language": "DE"}, "--language DE: give a lower-case code"),
         ({"gpt2_vocab_bpe": Path("x")}, "--gpt2-encoder-json and --gpt2-vocab-bpe"),
         ({"dictionary": Path("x")}, "--dict "),
         ({"spm_model": Path("/gone.model")}, "/gone.model: "),
