@@ -127,7 +127,12 @@ def run_refine(settings: RefineSettings, documents: Sequence[str] = ()) -> dict[
                 files[-1].write_text("".join(lines), encoding="utf-8")
                 settings = replace(settings, texts=(*settings.texts, files[-1]))
             _check_same(settings, files)
-            report = _refine(Steps(settings, device))
+            try:
+                report = _refine(Steps(settings, device))
+            except UserError:
+                if not (settings.work / "data-bin").exists():  # other settings can follow, as nothing was trained
+                    shutil.rmtree(settings.work)
+                raise
     shutil.rmtree(settings.work, ignore_errors=True)
     return report
 

@@ -328,6 +328,15 @@ def test_another_run_is_rejected(folder: Path, tmp_path: Path) -> None:
     assert {path.name for path in work.iterdir()} == done
 
 
+def test_an_error_before_the_training_leaves_no_folder(folder: Path, tmp_path: Path) -> None:
+    """Else the settings that the message asks for would be another run's."""
+    (tmp_path / "one.txt").write_text("bada kefe.\nligi moho.\n")
+    made = RefineSettings(texts=(tmp_path / "one.txt",), encoder=folder / "tiny", dest=tmp_path / "out", device="cpu")
+    with pytest.raises(UserError, match=r"one document of 2 sentences.*add --document-start \."):
+        run_refine(made)
+    assert not made.work.exists()
+
+
 def test_auto_compares_recipes_on_a_modernbert_of_random_weights(tmp_path: Path) -> None:
     make(tmp_path / "tiny", "modernbert")
     (tmp_path / "long.txt").write_text("\n".join(sentences(1400, seed=6)) + "\n")
