@@ -63,6 +63,9 @@ def hold_out(text: Path, folder: Path, share: float, seed: int) -> HeldOut:
     passages of all documents, but of at most MOST_OTHERS that are not held out. In the harder question, a passage is the
     sentence in the middle of the rest.
     Copies of held-out documents are not trained on.
+
+    Raises:
+        UserError: there is only one document, or no other than copies of held-out ones.
     """
     documents, titled = _read_text(text)
     order = np.random.default_rng(seed).permutation(len(documents)).tolist()
@@ -70,6 +73,8 @@ def hold_out(text: Path, folder: Path, share: float, seed: int) -> HeldOut:
     chosen, others = order[:count], order[count : count + MOST_OTHERS]
     copied = {tuple(documents[n]) for n in chosen}
     held_out = {n for n, document in enumerate(documents) if tuple(document) in copied}
+    if len(held_out) == len(documents):
+        raise UserError("every document equals one that is held out, so none is left to train on; give other documents")
     dev_count = min(max(FEWEST, count // 2), count, MOST_DEV)
     parts = {"dev": chosen[:dev_count], "test": chosen[dev_count:]}
     _write_parts(folder, documents, titled, parts["dev"], held_out)

@@ -86,6 +86,9 @@ def test_one_document_is_an_error(tmp_path: Path) -> None:
     write(tmp_path, [40])
     with pytest.raises(UserError, match=r"one document of 40 sentences.*--document-start \."):
         hold_out(tmp_path / "text.txt", tmp_path, 0.1, 1)
+    (tmp_path / "text.txt").write_text("one sentence.\nanother.\n\n" * 20)
+    with pytest.raises(UserError, match="every document equals one that is held out"):
+        hold_out(tmp_path / "text.txt", tmp_path, 0.1, 1)
 
 
 def test_given_pairs_are_divided(tmp_path: Path) -> None:
