@@ -114,7 +114,7 @@ def run_refine(settings: RefineSettings, documents: Sequence[str] = ()) -> dict[
             read_sts_tasks(settings.sts)
         except UserError as error:
             raise UserError(str(error).replace("--data", "--sts", 1)) from None
-    for folder in filter(Path.is_dir, settings.texts):
+    for folder in filter(Path.is_dir, (*settings.texts, settings.encoder)):
         if folder.resolve() in settings.dest.resolve().parents:
             raise UserError(f"--dest {settings.dest}: is in {folder}, whose files are read; give a folder outside it")
     busy = f"{settings.work}: another refine is still running there; wait for it, or end it"

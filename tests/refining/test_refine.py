@@ -335,6 +335,9 @@ def test_an_error_before_the_training_leaves_no_folder(folder: Path, tmp_path: P
     with pytest.raises(UserError, match=r"one document of 2 sentences.*add --document-start \."):
         run_refine(made)
     assert not made.work.exists()
+    made.dest = folder / "tiny/out"  # an interrupted run would change the weights below the encoder's folder
+    with pytest.raises(UserError, match="out: is in .*tiny, whose files are read; give a folder outside it"):
+        run_refine(made)
 
 
 def test_auto_compares_recipes_on_a_modernbert_of_random_weights(tmp_path: Path) -> None:
