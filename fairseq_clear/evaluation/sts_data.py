@@ -125,7 +125,7 @@ def read_sts_file(path: str | Path) -> StsData:
     file = Path(path)
     if file.name.startswith("STS.input."):
         return _read_subsets(file.stem, [file, file.with_name(file.name.replace("STS.input.", "STS.gs.", 1))])
-    first = next(iter(read_text_lines(file)), "")
+    first = next(filter(str.strip, read_text_lines(file)), "")  # blank lines are ignored
     form = _STS_B_FORM if first.count("\t") >= 6 else {"columns": (2, 0, 1)}
     form = _SICK_FORM if first.startswith("pair_ID\t") else form
     return StsData(file.stem, {file.stem: _read_table([file], **form)}, hash_files([file]))

@@ -62,6 +62,8 @@ def test_benchmark_has_seven_or_nine_columns_and_literal_quotes(tmp_path):
     assert pairs.scores.tolist() == [2.5, 3.0]
     assert read_sts_file(path).subsets["sts-test"].first == pairs.first
     assert not is_present(tmp_path, "STS-B-dev")
+    path.write_text("\ng\tf\t2015\t1\t3\ta\tb\n")  # the year is not a score
+    assert read_sts_file(path).subsets["sts-test"].first == ("a",)
 
 
 def test_sick_has_a_header_and_three_splits(tmp_path):
