@@ -130,14 +130,14 @@ torchrun --nproc-per-node 8 -m fairseq_clear.cli embed big.txt --checkpoint ck.p
 
             if is_array and self.output is not None:
                 report = write_array(
-                    self.output, path, self.text_field, sentences, encode, encoder.dimension, self.settings(encoder),
+                    self.output, sentences, encode, encoder.dimension, self.settings(encoder),
                     workers=workers, overwrite=self.overwrite, dtype=self.dtype,
                 )  # fmt: skip
             else:
                 opened = nullcontext(sys.stdout.buffer) if self.output is None else write_whole(self.output)
                 place = ("standard output", "") if self.output is None else (self.output, "--output")
                 with write_errors(*place), opened as stream:
-                    report = write_jsonl(stream, path, self.text_field, sentences, encode)
+                    report = write_jsonl(stream, sentences, encode)
                     stream.flush()  # so that a full disk is found here
         shown = f", prompt {prompt!r}" if prompt else ""
         where = f"; wrote {self.output}" if self.output is not None else ""

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -59,10 +59,20 @@ def read_sentences(path: Path, text_field: str = "text") -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Sentences:
-    """Number of sentences of an input, and the SHA-256 of their text, each followed by a line feed."""
+    """A scanned file: the number of its sentences, and the SHA-256 of their text, each followed by a line feed."""
 
+    path: Path
+    text_field: str  # see ``read_sentences``
     count: int
     sha256: str
+
+    def blocks(self, numbers: Sequence[int]) -> Iterator[tuple[int, list[str]]]:
+        """Yield number and sentences of the blocks with these ascending numbers; UserError if the file has changed."""
+        for number, texts in take_blocks(read_sentences(self.path, self.text_field), BLOCK, numbers):
+            if len(texts) != min(BLOCK, self.count - number * BLOCK):
+                what = "has changed since its texts were counted; rerun when it no longer changes"
+                raise UserError(f"{self.path}: {what}")
+            yield number, texts
 
 
 def scan_sentences(path: Path, text_field: str = "text") -> Sentences:
@@ -77,7 +87,7 @@ def scan_sentences(path: Path, text_field: str = "text") -> Sentences:
         count += 1
     if not count:
         raise UserError(f"{path}: holds no line; give a text file with one sentence a line")
-    return Sentences(count, digest.hexdigest())
+    return Sentences(path, text_field, count, digest.hexdigest())
 
 
 def scales_file(output: Path) -> Path:
@@ -97,29 +107,25 @@ def check_output(path: Path, overwrite: bool) -> None:
         check_output_file(file, overwrite)
 
 
-def write_jsonl(stream: BinaryIO, path: Path, text_field: str, sentences: Sentences, encode: Encode) -> EmbedReport:
+def write_jsonl(stream: BinaryIO, sentences: Sentences, encode: Encode) -> EmbedReport:
     """Write a line ``{"text": ..., "embedding": [...]}`` per text in UTF-8, with the shortest numbers that read back exactly.
 
     Raises:
         UserError: the input has changed since it was scanned.
     """
     total, dimension = EncodingCounts(), 0
-    for _, texts in take_blocks(read_sentences(path, text_field), BLOCK, range(-(-sentences.count // BLOCK))):
+    for _, texts in sentences.blocks(range(-(-sentences.count // BLOCK))):
         vectors, counts = encode(texts)
         total, dimension = total + counts, vectors.shape[1]
         for text, vector in zip(texts, vectors, strict=True):
             embedding = [float(str(number)) for number in vector]
             record = json.dumps({"text": text, "embedding": embedding}, ensure_ascii=False)
             stream.write(f"{record}\n".encode())
-    if total.sentences != sentences.count:
-        raise _changed(path)
     return EmbedReport(total, dimension)
 
 
 def write_array(
     output: Path,
-    path: Path,
-    text_field: str,
     sentences: Sentences,
     encode: Encode,
     dimension: int,
@@ -135,14 +141,13 @@ def write_array(
     converts them at the end: the scales of int8 depend on all vectors.
 
     Args:
-        path, text_field, sentences: see ``read_sentences`` and ``scan_sentences``.
         settings, overwrite: what determines the vectors, see ``open_work``.
         dtype: float32; float16; or int8, with ``scales_file(output)``.
 
     Raises:
         UserError: the input has changed since it was scanned, a number does not fit the type, or as for ``open_work``.
     """
-    record = {**settings, "input": asdict(sentences), "dimension": dimension, "block": BLOCK}
+    record = {**settings, "input": sentences.sha256, "dimension": dimension, "block": BLOCK}
     with open_work(output, record, -(-sentences.count // BLOCK), workers, overwrite=overwrite) as work:
         array = work.folder / "vectors.npy"
         if workers.rank == 0 and not any(work.folder.glob(FINISHED)):
@@ -150,9 +155,7 @@ def write_array(
         workers.gather(None)
         start = _first_byte(array)
         with array.open("r+b") as stream:
-            for number, texts in take_blocks(read_sentences(path, text_field), BLOCK, work.own):
-                if len(texts) != min(BLOCK, sentences.count - number * BLOCK):
-                    raise _changed(path)
+            for number, texts in sentences.blocks(work.own):
                 vectors, counts = encode(texts)
                 # not a memory map: a full disk would end in a SIGBUS instead of an error
                 stream.seek(start + 4 * number * BLOCK * dimension)
@@ -224,10 +227,6 @@ def _read_rows(array: Path) -> Iterator[Floats]:
     """Yield the rows of a file in blocks, each by its own memory map, whose pages would count as memory of the process."""
     for begin in range(0, len(np.load(array, mmap_mode="r")), BLOCK):
         yield np.array(np.load(array, mmap_mode="r")[begin : begin + BLOCK])
-
-
-def _changed(path: Path) -> UserError:
-    return UserError(f"{path}: has changed since its texts were counted; rerun when it no longer changes")
 
 
 def _allocate(array: Path, shape: tuple[int, int]) -> None:

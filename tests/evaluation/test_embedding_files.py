@@ -39,7 +39,7 @@ EXPECTED = letters(LINES)[0]
 
 def write(source, output, encode=letters, sentences=None, **options):
     found = sentences or scan_sentences(source)
-    return write_array(output, source, "text", found, encode, 2, {"seed": 1}, workers=Workers(), **options)
+    return write_array(output, found, encode, 2, {"seed": 1}, workers=Workers(), **options)
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +62,7 @@ def test_every_line_is_one_text(tmp_path, suffix, pack, end):
     path = tmp_path / f"in{suffix}"
     path.write_bytes(pack(end.join(LINES).encode()))  # the last line has no end
     assert list(read_sentences(path)) == LINES
-    assert scan_sentences(path) == Sentences(len(LINES), DIGEST)
+    assert scan_sentences(path) == Sentences(path, "text", len(LINES), DIGEST)
     path.write_bytes(pack((end.join(["a\rb", *LINES]) + end).encode()))
     assert list(read_sentences(path)) == ["a b", *LINES]
 
@@ -110,11 +110,11 @@ def test_a_full_disk_keeps_finished_blocks(source, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("rows", [5, 7])
 def test_an_input_that_changed_is_an_error(source, tmp_path, rows):
-    counted = Sentences(rows, DIGEST)
+    counted = Sentences(source, "text", rows, DIGEST)
     with pytest.raises(UserError, match="has changed"):
         write(source, tmp_path / "out.npy", sentences=counted)
     with pytest.raises(UserError, match="has changed"):
-        write_jsonl(io.BytesIO(), source, "text", counted, letters)
+        write_jsonl(io.BytesIO(), counted, letters)
     assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]
 
 
@@ -133,7 +133,7 @@ def encode(texts):
 
 source = Path(sys.argv[1])
 rows = scan_sentences(source)
-write_array(source.with_suffix(".npy"), source, "text", rows, encode, 64, {}, workers=Workers())
+write_array(source.with_suffix(".npy"), rows, encode, 64, {}, workers=Workers())
 print(rows.count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
@@ -188,9 +188,7 @@ def write_rows(tmp_path, rows, **options):
         return rows[[int(text) for text in texts]], EncodingCounts(len(texts))
 
     found = scan_sentences(source)
-    return write_array(
-        tmp_path / "out.npy", source, "text", found, encode, rows.shape[1], settings, workers=Workers(), **options
-    )
+    return write_array(tmp_path / "out.npy", found, encode, rows.shape[1], settings, workers=Workers(), **options)
 
 
 @pytest.mark.parametrize("count", [1, 5, 60])
