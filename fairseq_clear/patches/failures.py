@@ -109,6 +109,7 @@ def load_checkpoint(
     reset_meters: bool = False,
 ) -> Any:
     """Replaces ``Trainer.load_checkpoint``: locks --save-dir, the task checks the file first, and errors are one line."""
+    stopping.forget_run()
     is_ours, named = isinstance(self.task, RunTask), self.cfg.checkpoint.restore_file
     if is_ours and self.is_data_parallel_master and not self.cfg.checkpoint.no_save:
         _lock_save_dir(Path(self.cfg.checkpoint.save_dir))

@@ -136,6 +136,13 @@ def validate_and_save(
         _state.is_validating, _state.ended = False, time.monotonic()
 
 
+def forget_run() -> None:
+    """Forget the run before in this process, such as the previous job of ``fairseq-hydra-train --multirun``."""
+    early_stopping.clear()
+    vars(checkpoint_utils.save_checkpoint).pop("best", None)
+    _state.is_training, _state.ended = False, 0.0
+
+
 def should_stop_early(cfg: Any, valid_loss: float | None) -> bool:
     """Replaces ``should_stop_early``: counts the validations since the best one in ``early_stopping``, which is saved."""
     if valid_loss is None or cfg.checkpoint.patience <= 0:

@@ -16,7 +16,7 @@ from fairseq.trainer import Trainer
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.models.state_dicts import VOCABULARY_ROWS
 from fairseq_clear.modules.projection import ProjectionHead
-from fairseq_clear.patches import original
+from fairseq_clear.patches import original, stopping
 from tests.conftest import free_port, run
 from tests.faults.commands import NT_XENT, ended, fairseq_train, fork
 from tests.training import build, distance, weights
@@ -128,6 +128,14 @@ def test_a_score_that_is_nan_does_not_make_it_forget_the_best(trainer, tmp_path,
         monkeypatch.undo()
         for function in (checkpoint_utils.save_checkpoint, original("fairseq.checkpoint_utils:save_checkpoint")):
             vars(function).pop("best", None)
+
+
+def test_a_job_of_a_sweep_does_not_inherit_the_best_score(trainer, tmp_path) -> None:
+    made, _ = trainer
+    stopping.early_stopping.update(best=1.0, misses=3)
+    checkpoint_utils.save_checkpoint.best = 1.0
+    assert made.load_checkpoint(str(tmp_path / "checkpoint_last.pt")) is None  # the next job starts from scratch
+    assert not stopping.early_stopping and not hasattr(checkpoint_utils.save_checkpoint, "best")
 
 
 def test_what_cannot_be_resumed_is_one_line(trainer, data_bin, tmp_path, caplog) -> None:
