@@ -158,9 +158,7 @@ class ClearHfModel(TextModel, FairseqEncoderModel):
 
     def unused(self, needs: Needs) -> list[nn.Parameter]:
         """Return what one backward pass does not reach: a pooler, separate weights for global attention, a last norm."""
-        found = {parameter: parameter.grad for parameter in self.parameters() if parameter.requires_grad}
-        for parameter in found:
-            parameter.grad = None
+        found = [parameter for parameter in self.parameters() if parameter.requires_grad]
         tokens = self.encoder.sample()
         was_training = self.training
         self.eval()
@@ -168,14 +166,13 @@ class ClearHfModel(TextModel, FairseqEncoderModel):
         total = self.pooled(states, tokens).float().square().sum()
         if needs.mlm:
             total = total + self.mlm_logits(states[-1][0]).float().square().sum()
-        if total.requires_grad:  # --frozen-layers may freeze all
-            total.backward()
         self.train(was_training)
-        unreached = [parameter for parameter in found if parameter.grad is None]
-        for parameter, gradient in found.items():
-            parameter.grad = gradient
+        gradients: Any = [None] * len(found)
+        if total.requires_grad:  # --frozen-layers may freeze all
+            gradients = torch.autograd.grad(total, found, allow_unused=True)
         heads = {id(parameter) for parameter in self.projection_head.parameters()}
-        return [parameter for parameter in unreached if id(parameter) not in heads]
+        pairs = zip(found, gradients, strict=True)
+        return [parameter for parameter, gradient in pairs if gradient is None and id(parameter) not in heads]
 
     def above(self, layers: int) -> list[nn.Module]:
         """See TextModel; UserError if the blocks share their weights."""

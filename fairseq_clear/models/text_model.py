@@ -226,11 +226,8 @@ class TextModel(nn.Module):
     def _pooled(
         self, tokens: Tensor, pooling: str | None = None, lengths: Sequence[int] = (), skipped: int = 0
     ) -> Tensor:
-        name = pooling or self.args.pooling
-        states = self.hidden_states(tokens, needs_all_layers(name), lengths)
-        is_token = pooled_tokens(tokens, self.padding_idx, self.prompts)
-        is_token[:, :skipped] = False
-        return parse_pooling(name)(states, is_token)
+        states = self.hidden_states(tokens, needs_all_layers(pooling or self.args.pooling), lengths)
+        return self.pooled(states, tokens, pooling, skipped)
 
     def leave_out(self, prompts: Sequence[Sequence[int]]) -> None:
         """Do not pool ``<s>`` and these prompts, as ids, in texts that begin with one (``include_prompt: false``)."""
@@ -238,9 +235,11 @@ class TextModel(nn.Module):
             if part is not None:
                 part.prompts = prompts
 
-    def pooled(self, states: list[Tensor], tokens: Tensor) -> Tensor:
-        """Pool hidden states of tokens (B, T) as the model does: (B, encoder_embed_dim)."""
-        return parse_pooling(self.args.pooling)(states, pooled_tokens(tokens, self.padding_idx, self.prompts))
+    def pooled(self, states: list[Tensor], tokens: Tensor, pooling: str | None = None, skipped: int = 0) -> Tensor:
+        """Pool hidden states of tokens (B, T): (B, encoder_embed_dim); ``pooling`` and ``skipped`` as for ``embed``."""
+        is_token = pooled_tokens(tokens, self.padding_idx, self.prompts)
+        is_token[:, :skipped] = False
+        return parse_pooling(pooling or self.args.pooling)(states, is_token)
 
     def hidden_states(self, tokens: Tensor, every_layer: bool = True, lengths: Sequence[int] = ()) -> list[Tensor]:
         """Hidden states (B, T, D) of tokens (B, T): of the embeddings and of each block, or only of the last block."""
