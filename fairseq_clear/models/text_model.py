@@ -292,10 +292,12 @@ class TextModel(nn.Module):
     def complete(self, needs: Needs) -> None:
         """Freeze parameters that the recipe's loss does not use, train the head if it does, and compile with ``--compile``.
 
-        DistributedDataParallel would wait for their gradients.
+        DistributedDataParallel would wait for their gradients. Raises UserError if nothing is left to train.
         """
         nn.ParameterList(self.unused(needs)).requires_grad_(False)
         self.projection_head.requires_grad_(needs.views)
+        if not any(weight.requires_grad for weight in self.parameters()):
+            raise UserError("--frozen-layers: leaves nothing to train; give a smaller number, or a projection head")
         if self.args.compile:
             self.compile_encoders()
 

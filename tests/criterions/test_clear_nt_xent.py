@@ -351,6 +351,7 @@ MISTAKES = {
     GUIDED + "--guide-layers 3": "layers from 0 (embeddings) to 2",
     GUIDED + "--guide-layers 2-1": "--guide-layers 2-1: give all",
     GUIDED + "--frozen-layers 4": "give 0 to 3",
+    GUIDED + "--frozen-layers 3 --projection-layers 0": "--frozen-layers: leaves nothing to train",
     GUIDED + "--views paraphrase:original": "give two or more",
     GUIDED + "--views paraphrase:original,de": "paraphrase/de/train does not exist",
     GUIDED + "--hard-negatives x": "only --criterion clear_nt_xent",
