@@ -292,6 +292,12 @@ class ClearLMTask(MaskedLMTask):
         check_metric(cfg)
         check_allowed(cfg)
         parse_mix(cfg.task.mix, cfg.task.data, cfg.task.mix_batches)
+        try:
+            data_utils.raise_if_valid_subsets_unintentionally_ignored(cfg)
+        except ValueError as error:
+            raise UserError(f"{cfg.task.data}: {error}") from None
+        except OSError:
+            pass  # setup_task reports a folder that cannot be read
 
     def check_checkpoint(self, trainer: Any, path: str, state: dict[str, Any], *, resumes: bool) -> None:
         """Check a checkpoint from which the run is about to resume, or only to start from its weights.

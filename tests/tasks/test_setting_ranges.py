@@ -14,6 +14,7 @@ from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from omegaconf import OmegaConf
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.tasks.clear_lm import ClearLMTask
 from fairseq_clear.tasks.setting_ranges import NUMBERS, check_metric, check_numbers
 from tests.test_recipes import BASE, CHANGES, CONFIGS, compose
 from tests.training import configuration
@@ -68,6 +69,13 @@ def test_missing_batch_sizes() -> None:
         check_numbers(cfg)
     cfg.dataset.max_tokens = 100
     check_numbers(cfg)
+
+
+def test_a_validation_set_that_no_flag_names(tmp_path: Path) -> None:
+    (tmp_path / "valid1.idx").touch()
+    with pytest.raises(UserError, match=r"Valid paths \['valid1'\] will be ignored.*--ignore-unused-valid-subsets"):
+        ClearLMTask.check_run(configuration(tmp_path))
+    ClearLMTask.check_run(configuration(tmp_path / "gone"))  # reported by setup_task
 
 
 WITHOUT_EFFECT = [
