@@ -119,14 +119,18 @@ class Draws:
         """As ``choose``, for counts of at most ``most``, slot after slot; the time does not depend on the sizes."""
         rows, drawn = np.arange(len(counts)), np.zeros((most, len(counts)), np.int64)
         for number in range(most):
-            u = self.uniform(purpose, rows, np.full_like(rows, number))
-            slot = np.floor(u * (sizes - number)).astype(np.int64)
+            slot = floor_of(self.uniform(purpose, rows, np.full_like(rows, number)), sizes - number)
             for taken in np.sort(drawn[:number], axis=0):
                 slot += slot >= taken
             drawn[number] = slot
         ranks = np.tile(np.arange(most), len(counts))
         chosen = ranks < counts.repeat(most)
         return rows.repeat(most)[chosen], drawn.T.ravel()[chosen], ranks[chosen]
+
+
+def floor_of(u: Floats, bounds: Any) -> Tokens:
+    """Integers from 0 to ``bounds`` - 1, from uniform numbers."""
+    return np.floor(u * bounds).astype(np.int64)
 
 
 class _Seed(ISeedSequence):

@@ -11,7 +11,7 @@ from fairseq_clear.augmentations import AUGMENTATIONS
 from fairseq_clear.augmentations.base import Augmentation, Symbols, apply_by_row, collapse_runs, compose
 from fairseq_clear.augmentations.substitution import count_words
 from fairseq_clear.augmentations.synonym_table import SynonymTable
-from fairseq_clear.seeding import Draws
+from fairseq_clear.seeding import Draws, floor_of
 from fairseq_clear.spec import KnobValue, Step, check_knobs, check_name, format_spec, format_value, parse_spec
 from fairseq_clear.tokens import Ragged, Tokens
 
@@ -118,7 +118,7 @@ class Chain:
         """Apply to each text one of the alternatives."""
         if len(self._alternatives) == 1:
             return self._apply(self._alternatives[0], texts, draws, traced)
-        choice = np.floor(draws.per_row(0) * len(self._alternatives)).astype(np.int64)
+        choice = floor_of(draws.per_row(0), len(self._alternatives))
         functions = [partial(self._apply, calls, traced=True) for calls in self._alternatives]
         return Augmented(*apply_by_row(texts, draws, choice, functions))
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from fairseq_clear.augmentations.base import Edited, Symbols, apply_by_row, compose, round_randomly
 from fairseq_clear.augmentations.substitution import PLACE, SIZE, WORD, Words, draw_alternatives, replace_words
-from fairseq_clear.seeding import Draws
+from fairseq_clear.seeding import Draws, floor_of
 from fairseq_clear.spec import KnobValue
 from fairseq_clear.tokens import Ragged, Tokens, ranges
 
@@ -41,7 +41,7 @@ def apply_eda(
     if alpha == 0:
         return texts, source
     if draw == "one":
-        choice = np.floor(draws.per_row(CHOICE) * len(names)).astype(np.int64)
+        choice = floor_of(draws.per_row(CHOICE), len(names))
         views, source = apply_by_row(
             texts, draws, choice, [partial(OPERATIONS[name], symbols=symbols, alpha=alpha) for name in names]
         )
@@ -85,10 +85,10 @@ def _insert(texts: Ragged, draws: Draws, symbols: Symbols, alpha: float) -> Edit
     counts = np.where(sizes > 0, _counts(alpha, words.ordinary, draws), 0)
     rows = np.repeat(np.arange(size), counts)
     number = np.arange(len(rows)) - (counts.cumsum() - counts)[rows]
-    chosen = found[(sizes.cumsum() - sizes)[rows] + _below(sizes[rows], draws, PLACE, rows, number)]
+    chosen = found[(sizes.cumsum() - sizes)[rows] + floor_of(draws.uniform(PLACE, rows, number), sizes[rows])]
     drawn = draw_alternatives(words.rows[chosen], draws.uniform(WORD, rows, number), table)
     spaces = np.bincount(words.text_of, minlength=size)  # (R,) words, so places but the end
-    place = _below(spaces[rows] + 1, draws, BETWEEN, rows, number)
+    place = floor_of(draws.uniform(BETWEEN, rows, number), spaces[rows] + 1)
     at_end = place == spaces[rows]
     word = np.where(at_end, 0, (spaces.cumsum() - spaces)[rows] + place)
     places = np.where(at_end, texts.offsets[rows + 1], words.starts[word])  # positions in texts.tokens
@@ -116,7 +116,8 @@ def _swap(texts: Ragged, draws: Draws, symbols: Symbols, alpha: float) -> Edited
     counts = np.where(sizes > 1, _counts(alpha, sizes, draws), 0)
     order, number = np.arange(len(words.starts)), ranges(np.zeros_like(counts), counts)
     rows = np.repeat(np.arange(len(counts)), counts)
-    ones, twos = _below(sizes[rows], draws, PLACE, rows, number), _below(sizes[rows] - 1, draws, WORD, rows, number)
+    ones = floor_of(draws.uniform(PLACE, rows, number), sizes[rows])
+    twos = floor_of(draws.uniform(WORD, rows, number), sizes[rows] - 1)
     twos += twos >= ones
     ones, twos = ordinary[first[rows] + ones], ordinary[first[rows] + twos]
     for n in range(int(counts.max(initial=0))):  # a swap may move what an earlier one has moved
@@ -135,7 +136,7 @@ def _delete(texts: Ragged, draws: Draws, symbols: Symbols, alpha: float) -> Edit
     stays = words.is_special | (u >= alpha)
     left = np.bincount(words.text_of[stays & ~words.is_special], minlength=len(texts))
     lost = np.flatnonzero((words.ordinary > 0) & (left == 0))
-    kept = np.floor(draws.per_row(WORD)[lost] * words.ordinary[lost]).astype(np.int64)
+    kept = floor_of(draws.per_row(WORD)[lost], words.ordinary[lost])
     ordinary = np.flatnonzero(~words.is_special)
     stays[ordinary[(words.ordinary.cumsum() - words.ordinary)[lost] + kept]] = True
     source = np.flatnonzero(np.repeat(stays, words.lengths))
@@ -146,11 +147,6 @@ def _delete(texts: Ragged, draws: Draws, symbols: Symbols, alpha: float) -> Edit
 def _counts(alpha: float, words: Tokens, draws: Draws) -> Tokens:
     """The number of words to change of each text (R,)."""
     return np.minimum(words, np.maximum(1, round_randomly(alpha * words, draws.per_row(SIZE))))
-
-
-def _below(bounds: Tokens, draws: Draws, purpose: int, rows: Tokens, positions: Tokens) -> Tokens:
-    """Draw integers from 0 to ``bounds`` - 1, all (K,)."""
-    return np.floor(draws.uniform(purpose, rows, positions) * bounds).astype(np.int64)
 
 
 def _budgets(lengths: Tokens | int, alpha: float) -> Tokens:

@@ -16,14 +16,14 @@ import numpy as np
 
 from fairseq_clear.augmentations.base import Edited, Symbols, collapse_runs, round_randomly
 from fairseq_clear.augmentations.clear_edits import PLACE, SIZE
-from fairseq_clear.seeding import Draws
+from fairseq_clear.seeding import Draws, floor_of
 from fairseq_clear.tokens import Ragged, Tokens, ranges
 
 
 def mask_span(texts: Ragged, draws: Draws, *, symbols: Symbols, length: int = 1) -> Edited:
     """Replace ``length`` tokens in a row, uniformly placed, by one ``<mask>``; a text of at most ``length`` tokens stays."""
     rows = np.flatnonzero(texts.lengths > length) if length else np.zeros(0, np.int64)
-    starts = np.floor(draws.per_row(PLACE)[rows] * (texts.lengths[rows] - length + 1)).astype(np.int64)
+    starts = floor_of(draws.per_row(PLACE)[rows], texts.lengths[rows] - length + 1)
     return _write_masks(texts, texts.offsets[rows] + starts, np.full(len(rows), length), symbols)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from fairseq_clear.augmentations.base import Edited, Symbols, round_randomly
 from fairseq_clear.augmentations.synonym_table import SynonymTable
-from fairseq_clear.seeding import Draws, Floats
+from fairseq_clear.seeding import Draws, Floats, floor_of
 from fairseq_clear.spec import KnobValue
 from fairseq_clear.tokens import Bools, Ragged, Tokens, ranges
 
@@ -90,7 +90,7 @@ def replace_words(
 def draw_alternatives(rows: Tokens, u: Floats, table: SynonymTable) -> Tokens:
     """Draw an alternative (K,) for each of the table's ``rows`` (K,), given uniform numbers ``u`` (K,)."""
     first, last = table.row_offsets[rows], table.row_offsets[rows + 1]
-    return first + np.floor(u * (last - first)).astype(np.int64)
+    return first + floor_of(u, last - first)
 
 
 def grow_by_ratio(length: int, knobs: Mapping[str, KnobValue]) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.seeding import Draws, Floats, rng_for
+from fairseq_clear.seeding import Draws, Floats, floor_of, rng_for
 from fairseq_clear.spec import Knob
 from fairseq_clear.text.documents import Documents, content_hashes
 from fairseq_clear.tokens import Tokens
@@ -146,11 +146,6 @@ def place_positives(n: Tokens, starts: Tokens, ends: Tokens, lengths: Tokens, st
     left = np.maximum(high - low, 0)
     drawn = floor_of(u, left + np.maximum(beyond - after, 0))
     return np.where(drawn < left, low + drawn, after + drawn - left)
-
-
-def floor_of(u: Floats, bounds: Any) -> Tokens:
-    """Integers from 0 to ``bounds`` - 1, from uniform numbers."""
-    return np.floor(u * bounds).astype(np.int64)
 
 
 def kind_of(anchor: Span, positive: Span) -> str:
