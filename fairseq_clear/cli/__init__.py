@@ -12,7 +12,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "embed": ("embed:Embed", "turn a text file into sentence vectors with a trained checkpoint"),
     "flow": ("embed:FitFlow", "fit BERT-flow to sentence vectors, for --flow of embed, sts and other evaluations"),
     "sts": ("evaluation:Sts", "correlate the cosine of sentence vectors with human similarity scores"),
-    "retrieval": ("ranking:Retrieval", "measure how well queries find the passages that answer them; TF-IDF and BM25 too"),
+    "retrieval": ("ranking:Retrieval", "measure how well queries find their passages; with TF-IDF and BM25 too"),
     "senteval": ("evaluation:Senteval", "train classifiers on frozen vectors: SentEval's transfer and probing tasks"),
     "classify": ("evaluation:Classify", "predict the labels of your own texts from their vectors"),
     "glue": ("glue:Glue", "fine-tune a checkpoint on GLUE's tasks with several seeds, or write GLUE's texts"),
