@@ -77,6 +77,10 @@ def import_hf(
         parts += [f"texts of at most {kept.max_length} tokens"] if kept.max_length else []
         if prompts := [name for name, prompt in (kept.config.get("prompts") or {}).items() if prompt]:
             parts.append(f"prompts {', '.join(prompts)}")
+        if width := kept.config.get("truncate_dim"):
+            notes.append(
+                f"truncate_dim {width} of the folder is only exported; give embed and evaluations --dimension {width}"
+            )
         notes += [f"as in the folder: {'; '.join(parts)}"] if parts else []
         write_checkpoint(temporary / CHECKPOINT, cfg, model.state_dict(), hash_file(temporary / DICTIONARY))
         parity = compare_hf(load_model(temporary / CHECKPOINT, temporary), tokenizer, source, chosen)

@@ -55,7 +55,7 @@ def merge_folders(start: Path, refined: Path, dest: Path, share: float, *, overw
         share: of ``refined``, from 0 to 1.
 
     Raises:
-        UserError: the folders have another architecture, tokenizer or set of weights, or one cannot be read.
+        UserError: the folders have another architecture, tokenizer or set of weights, one cannot be read or has a NaN.
     """
     for folder in (start, refined):
         check_folder(folder)
@@ -73,7 +73,12 @@ def merge_folders(start: Path, refined: Path, dest: Path, share: float, *, overw
     if ours.pooler is not None and theirs.pooler is not None:
         both.append((ours.pooler, theirs.pooler))
     for before, after in both:
-        before.load_state_dict(merge_weights(before.state_dict(), after.state_dict(), share))
+        merged = merge_weights(before.state_dict(), after.state_dict(), share)
+        if name := next((name for name, one in merged.items() if not one.isfinite().all()), None):
+            raise UserError(
+                f"{start}, {refined}: {name} is NaN or infinite in one of them; give folders that encode text"
+            )
+        before.load_state_dict(merged)
     with output_folder(dest, overwrite, (MERGED, *EXPORT)) as folder:
 
         def weights(inside: str, names: list[str]) -> list[str]:

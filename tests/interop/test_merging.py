@@ -1,6 +1,7 @@
 """``merge``: the mean of two encoders' weights, in the folder of the first; anything else is one error line."""
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -84,6 +85,13 @@ def other_words(folder: Path) -> Path:
     return folder
 
 
+def with_nan(folder: Path) -> Path:
+    weights = load_file(folder / "model.safetensors")
+    next(weight for weight in weights.values() if weight.is_floating_point()).view(-1)[0] = math.nan
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
 MISTAKES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "layers": (
         lambda made: make_folder(made, "bert", num_hidden_layers=2),
@@ -92,6 +100,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "family": (lambda made: make_folder(made, "roberta"), "another architecture"),
     "words": (lambda made: other_words(make_folder(made, "bert")), "has another vocabulary than"),
     "missing": (lambda made: made, "no such folder"),
+    "NaN": (lambda made: with_nan(shutil.copytree(made.parent / "start", made)), "is NaN or infinite in one of them"),
     "no weights": (
         lambda made: shutil.copytree(made.parent / "start", made, ignore=lambda *_: ["model.safetensors"]),
         "other: transformers cannot load it",

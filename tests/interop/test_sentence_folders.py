@@ -97,6 +97,10 @@ def test_truncated_vectors_are_not_normalized_before(tmp_path: Path, dimension: 
     assert ("Normalize" in names) == (dimension is None)
     config = json.loads((tmp_path / "out/config_sentence_transformers.json").read_text())
     assert config.get("truncate_dim") == dimension and config["similarity_fn_name"] == "euclidean"
+    notes = import_hf(tmp_path / "out", tmp_path / "again")
+    assert any("give embed and evaluations --dimension 7" in note for note in notes) == (dimension is not None)
+    export(tmp_path / "again/model.pt", tmp_path / "again", tmp_path / "back", FORM, tokenizer)
+    assert read_sentence_transformer(tmp_path / "back").truncate_dim == dimension
 
 
 @pytest.fixture(scope="module")
