@@ -123,3 +123,26 @@ def test_runs_without_a_column_are_left_out_of_it(result_tables):
         "| one | **5.00** +- 3.61 | 4.50 +- 4.95 |",
     ]
     assert result_tables.difference_table(rows, "base").splitlines()[2] == "| one | +1.50 (0.50) | +3.00 (nan) |"
+
+
+@pytest.mark.parametrize("is_steady", [True, False])
+def test_a_training_of_the_proof_takes_the_given_seconds(is_steady, monkeypatch, tmp_path):
+    proof = load_file(ROOT / "examples" / "proof" / "measure.py")
+    made = []
+
+    def run(self, seed, folder, updates):
+        folder.mkdir(parents=True)
+        made.append(updates)
+        rate = 0.3 if updates <= 10 else 0.5  # the first texts are short
+        rate *= 1 if is_steady else 1 + len(made) % 2
+        return [{"read_at": 7 + rate * number, "num_updates": number} for number in (1, updates)]
+
+    monkeypatch.setattr(proof.Ours, "_run", run)
+    ours = proof.Ours("titles", tmp_path, tmp_path, proof.Limit(180, None))
+    if not is_steady:
+        with pytest.raises(SystemExit, match="takes another time at every trial"):
+            ours.train(1, tmp_path / "run")
+        return
+    assert ours.train(1, tmp_path / "run") == tmp_path / "run" / "checkpoint_last.pt"
+    assert json.loads((tmp_path / "run" / "trained.json").read_text()) == {"updates": 360, "seconds": 180.0}
+    assert made == [10, 80, 360]
