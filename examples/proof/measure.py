@@ -7,8 +7,8 @@ All rows start from the same encoder and read the documents of a collection in B
 pairs of at most 128 tokens, temperature 0.05, Adam(W) with the peak rate 5e-5 (TSDAE: 3e-5 and CLS pooling, as its authors
 advise), a tenth of the time to warm up, then linear to 0. Ours are the recipes of ``refine``, and its training on pairs:
 titles with the text below and one hard negative, which the untouched encoder mines before the time begins. As fairseq's
-schedule counts updates, shorter trainings are timed first, and a training that is 10 % too short or too long is repeated; the
-tables tell the updates and seconds of each. The queries of the split ``test`` search all documents, cut to 256
+schedule counts updates, shorter trainings are timed first, and a training that is 10 % too short or too long is repeated; its
+updates and seconds are kept with its scores. The queries of the split ``test`` search all documents, cut to 256
 tokens: nDCG@10 and MRR@10, x100, also for the merge of a half with the untouched encoder; "low" and "high" bound the
 difference of nDCG@10 from the untouched encoder, by a paired bootstrap over queries. STS tasks are scored too, BM25 and
 TF-IDF are the rows without training, and ``OUTPUT/proof.png`` is a picture of the changes. A run that is in ``--results`` is

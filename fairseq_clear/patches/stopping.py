@@ -171,7 +171,7 @@ def has_stopped_early(cfg: Any) -> bool:
 def log_data_wait() -> None:
     """Log the share of the time since the last update began in which this worker waited for its data.
 
-    An update that ``--amp`` repeats after an overflow waits for no data, so it is not counted.
+    An update that ``--amp`` repeats after an overflow loads no data, so it is not counted.
     """
     now, since = time.monotonic(), _state.began
     if _state.ended:

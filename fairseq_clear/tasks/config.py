@@ -55,8 +55,8 @@ class ClearLMConfig(MaskedLMConfig):
     prompts: str = setting(
         "names of prompts of the sentence-transformers folder that the encoder comes from, such as query,passage: the first is "
         "put before each anchor (the title of titles, the sentence of cloze, the query of a pair), the second before each "
-        "positive and hard negative; one name is for all, an empty one (query,) is none. Prompts are neither augmented nor "
-        "masked",
+        "positive and hard negative; one name is for all, an empty name (query,) means no prompt. Prompts are neither "
+        "augmented nor masked",
         "",
     )
     augment_texts: ChoiceEnum(AUGMENT_TEXTS) = setting(  # type: ignore[valid-type]

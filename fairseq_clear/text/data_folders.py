@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import hash_file, read_json, read_text_lines
+from fairseq_clear.files import DATA_FOLDER_FILE, hash_file, read_json, read_text_lines
 from fairseq_clear.text.tokenizers import (
     Gpt2Tokenizer,
     HfTokenizer,
@@ -15,7 +15,7 @@ from fairseq_clear.text.tokenizers import (
     WhitespaceTokenizer,
 )
 
-CLEAR_JSON = "clear.json"
+CLEAR_JSON = DATA_FOLDER_FILE
 CLEAR_FORMAT = 1
 RECORD = '{"format": 1, "tokenizer": {"kind": "sentencepiece", "files": ["FILE.model"]}}'  # the minimal content
 DICTIONARY = "dict.txt"
