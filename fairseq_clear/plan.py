@@ -14,7 +14,6 @@ but no values. The other costs follow from these rules:
   these vectors once per micro-batch.
 """
 
-import argparse
 import logging
 import math
 import time
@@ -23,9 +22,8 @@ import weakref
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -51,13 +49,9 @@ from fairseq_clear.data.batch import Batch
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import hash_file
 from fairseq_clear.libraries import log_level
-from fairseq_clear.models.architectures import set_defaults
-from fairseq_clear.models.clear_roberta import ClearRobertaModel
-from fairseq_clear.models.pretrained_encoder import STOCK_POOLING, checkpoint_in, encoder_settings, start_from_encoder
+from fairseq_clear.models.pretrained_encoder import start_from_encoder
 from fairseq_clear.modules.chunking import ENOUGH_CELLS
 from fairseq_clear.output_folder import scratch_folder
-from fairseq_clear.tasks import clear_lm
-from fairseq_clear.tasks.guide_encoder import GuideEncoder, check_positions
 from fairseq_clear.text.synonym_files import save_synonyms
 from fairseq_clear.views.view_table import find_view_source
 
@@ -156,7 +150,6 @@ class Recipe:
 
     Attributes:
         model, criterion: on the meta device, in the recipe's precision.
-        guides: the model of ``--guide``, if any, with the sizes of its checkpoint and the recipe's vocabulary.
         precision: a key of PRECISIONS.
         rows: ``masked`` and ``views`` -> number of tokens in each row of the loaded items.
         items: number of loaded items.
@@ -173,8 +166,7 @@ class Recipe:
                 if not cfg.task.data:
                     _make_data(folder, cfg.task, int(cfg.model.get("max_positions") or 512), vocabulary)
                 task = tasks.setup_task(cfg.task)
-                guide = partial(_make_guide, dictionary=task.dictionary)
-                with torch.device("meta"), Meter(), patch.object(clear_lm, "load_guide", guide):
+                with torch.device("meta"), Meter():
                     self.model = task.build_model(cfg.model)
                     self.criterion = task.build_criterion(cfg.criterion)
                 task.load_dataset("train")
@@ -183,7 +175,6 @@ class Recipe:
             dataset = task.dataset("train")
             picked = np.linspace(0, len(dataset) - 1, min(len(dataset), EXAMPLES), dtype=int)
             self.loading = max(_loading_rate(dataset, picked) for _ in range(LOADED))
-        self.guides = [own.model] if (own := getattr(self.criterion, "guide", None)) is not None else []
         self.collate, self.vocabulary, self.items = dataset.collater, len(task.dictionary), len(picked)
         self._items = sorted(map(dataset.__getitem__, picked), key=lambda item: int(self.collate([item])["ntokens"]))
         whole = self.collate(self._items)
@@ -201,8 +192,7 @@ class Recipe:
         picked = ((np.arange(batch) + 0.5) / batch * self.items).astype(int)
         sample = self.collate([self._items[index] for index in picked])
         meter = Meter()
-        for model in (self.model, *self.guides):
-            model.args.encode_chunk_size = chunk
+        self.model.args.encode_chunk_size = chunk
         attention = patch.object(torch.nn.functional, "scaled_dot_product_attention", _fused_attention)
         enough = patch.dict(ENOUGH_CELLS, cpu=ENOUGH_CELLS["cuda"])
         with attention, enough, patch.object(torch, "autocast", lambda *_, **__: nullcontext()), meter:
@@ -275,17 +265,15 @@ def make_plan(recipe: Recipe, gpus: int, memory: float, rate: float, global_batc
         raise UserError(f"--global-batch {total}: is not a multiple of {what}; give a multiple")
     batch, (element, masters, _) = total // (gpus * frequency), PRECISIONS[recipe.precision]
     trained = sum(weight.numel() for weight in recipe.model.parameters() if weight.requires_grad)
-    models = (recipe.model, *recipe.guides)
-    state = sum(tensor.nbytes for model in models for tensor in (*model.parameters(), *model.buffers()))
+    state = sum(tensor.nbytes for tensor in (*recipe.model.parameters(), *recipe.model.buffers()))
     state += trained * (element * (1 + (gpus > 1)) + masters + OPTIMIZERS[recipe.cfg.optimizer._name])
     if element == 2 and recipe.model.key_encoder is not None:  # its weights are float32; a 16-bit copy encodes
         state += sum(weight.nbytes / 2 for weight in recipe.model.key_encoder.parameters())
-    guides = sum(int(model.args.encoder_embed_dim) for model in recipe.guides)  # the width of a guide's vectors
     vectors, width = recipe.gathered(batch), recipe.model.projection_head.output_dim
     has_gradient = getattr(recipe.criterion, "key_encoder", "") != "momentum"
-    of_vectors = vectors * ((width * (1 + has_gradient) + guides) * element + 8)  # 8 for the hash of each text
+    of_vectors = vectors * (width * (1 + has_gradient) * element + 8)  # 8 for the hash of each text
     sent = (gpus - 1) * (2 * trained * element / gpus + frequency * of_vectors)
-    received = gpus * vectors * (width * 8 + guides * 4)  # in float32, with gradients except the guide's
+    received = gpus * vectors * width * 8  # in float32, with gradients
 
     def needed(chunk: int) -> float:
         return state + received + recipe.step(batch, chunk).peak
@@ -360,19 +348,12 @@ def _check(cfg: Any) -> None:
         ("criterion._name", cfg.criterion.get("_name") in CRITERIONS),
         ("optimizer._name", cfg.optimizer["_name"] in OPTIMIZERS),
         ("dataset.max_tokens", not cfg.dataset.max_tokens),
+        ("criterion.guide", not cfg.criterion.get("guide")),
     ):
         if not is_estimated:
-            raise UserError(f"{name} {OmegaConf.select(cfg, name)}: its cost cannot be estimated; use another value")
-
-
-def _make_guide(source: str, data: Path, longest: int, settings: Any, *, dictionary: Any) -> GuideEncoder:
-    """As ``load_guide``, but read only the sizes from the checkpoint; the vocabulary is ``dictionary``."""
-    found = encoder_settings(checkpoint_in(source, "--guide"), "--guide")
-    check_positions(source, found["max_positions"], longest)
-    args = argparse.Namespace(**{"pooling": STOCK_POOLING, **found}, projection_layers=0)
-    set_defaults(args, args.encoder_layers, args.encoder_embed_dim)
-    model = ClearRobertaModel.build_model(args, SimpleNamespace(source_dictionary=dictionary))
-    return GuideEncoder(model, dictionary)
+            raise UserError(
+                f"{name} {OmegaConf.select(cfg, name)}: its cost cannot be estimated; give another value, or none"
+            )
 
 
 def _make_data(folder: Path, cfg: Any, positions: int, vocabulary: int) -> None:

@@ -13,7 +13,6 @@ from fairseq_clear.cli.main import main
 from fairseq_clear.errors import UserError
 from fairseq_clear.plan import GIB, Recipe, make_plan, read_recipe
 from tests.conftest import ROOT
-from tests.models.test_pretrained_encoder import write
 from tests.test_recipes import BASE as FIRST
 from tests.test_recipes import CONFIGS
 from tests.training import LENGTH, build, make_data
@@ -127,46 +126,6 @@ def test_bytes_between_workers() -> None:
     # a ring sends 3 / 4 of the gradients twice; 2 x 16 vectors, their gradients and hashes go to 3 workers
     assert plan.sent == 2 * 3 / 4 * 4 * trained + 3 * 32 * (HEAD * 4 * 2 + 8)
     assert make_plan(recipe_of(*ALONE, "criterion.negatives=batch"), 4, GIB, 1e12, 64).sent == 6 * trained
-
-
-GUIDE_BLOCKS, GUIDE_WIDTH = 2, 32
-MASKED = "criterion.false_negatives=guide"
-
-
-@pytest.fixture(scope="module")
-def guide(data_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    flags = {"encoder-layers": GUIDE_BLOCKS, "encoder-embed-dim": GUIDE_WIDTH, "encoder-ffn-embed-dim": 4 * GUIDE_WIDTH}
-    flags |= {"encoder-attention-heads": 2, "max-positions": LENGTH, "pooling": "mean", "projection-layers": 0}
-    return write(tmp_path_factory.mktemp("guide") / "encoder", data_bin, **flags)
-
-
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_a_guide_is_counted(guide: Path, precision: str) -> None:
-    changes = (*ALONE, f"+{MASKED}", *([] if precision == "fp32" else ["++common.fp16=true"]))
-    alone, guided = recipe_of(*changes), recipe_of(*changes, f"+criterion.guide={guide}")
-    tokens, size = 2 * TEXTS * LENGTH, 2 if precision == "fp16" else 4
-    blocks = 2 * 12 * GUIDE_BLOCKS * GUIDE_WIDTH**2 * tokens
-    attention = 4 * GUIDE_BLOCKS * GUIDE_WIDTH * LENGTH * tokens
-    cosines = 2 * (2 * TEXTS) ** 2 * (GUIDE_WIDTH - HEAD)  # of the guide, in place of the model's own
-    more = guided.run(TEXTS, 0).flops - alone.run(TEXTS, 0).flops
-    assert more == pytest.approx(blocks + attention + cosines, rel=0.01)
-    # without gradient, the forward pass of a chunk is computed once
-    chunked = guided.run(TEXTS, 2 * LENGTH).flops - alone.run(TEXTS, 2 * LENGTH).flops
-    assert chunked == pytest.approx(more, rel=0.01)
-    weights = GUIDE_BLOCKS * (12 * GUIDE_WIDTH**2 + 13 * GUIDE_WIDTH) + 2 * GUIDE_WIDTH
-    weights += (guided.vocabulary + LENGTH + 2) * GUIDE_WIDTH
-    head = (
-        GUIDE_WIDTH**2 + 3 * GUIDE_WIDTH + guided.vocabulary + 1
-    )  # of masked language modelling; and a buffer, `version`
-    plans = [make_plan(recipe, 4, GIB, 1e12, 64) for recipe in (alone, guided)]
-    assert plans[1].state - plans[0].state == size * (weights + head)
-    assert plans[1].sent - plans[0].sent == 3 * 32 * GUIDE_WIDTH * size
-
-
-def test_a_guide_that_reads_less(guide: Path) -> None:
-    with pytest.raises(UserError, match=f"--guide .*: reads at most {LENGTH} tokens"):
-        recipe_of(*ALONE, f"+{MASKED}", f"+criterion.guide={guide}", f"task.tokens_per_sample={LENGTH + 1}",
-                  f"++model.max_positions={LENGTH + 1}")  # fmt: skip
 
 
 def test_random_documents_have_titles() -> None:

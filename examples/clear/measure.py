@@ -124,6 +124,14 @@ def main() -> None:
             for task in GLUE:
                 run = (checkpoint, glue_bin, task, metric_of("clear", task), seed, checkpoint.parent / task)
                 found[f"{task}, tuned"] = finetune(*run, *TUNING)
+        if arguments.keep:
+            words = (
+                "--format",
+                "sentence-transformers",
+                "--dest",
+                arguments.output / "encoders" / checkpoint.parent.name,
+            )
+            clear("export", checkpoint, "--data-bin", data, *words, "--overwrite")
         return found | curve(checkpoint.parent, data, arguments.sts)
 
     found = measure(rows, arguments.seeds, arguments.output / "runs", score, arguments.results, arguments.size)
@@ -222,6 +230,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--size", default="tiny", choices=list(SIZES), help="2 x 128 or 4 x 256")
     parser.add_argument("--masked", type=float, default=1e6, help="masked tokens that each row reads")
     parser.add_argument("--lr", type=float, default=1e-3, help="learning rate")
+    parser.add_argument("--keep", action="store_true", help="export the encoder of each new run to OUTPUT/encoders")
     return parse_with_results(parser)
 
 

@@ -37,9 +37,6 @@ class Embed(Command, VectorFlags):
     To write an .npy file with several GPUs or machines, start the command with torchrun, or with srun and
     scripts/slurm/launch.sh. Each of n workers encodes every n-th block of 10,000 texts. The folder OUTPUT.partial keeps
     finished blocks until the file is complete. If the command is stopped, rerun it to resume.
-
-    With --dtype int8, FILE.npy holds int8 numbers and FILE.scales.npy a float32 number per dimension; the vectors are their
-    product. The last line says how many of the nearest neighbours of a sample are the same as with float32.
     """
 
     SHARES_WORK: ClassVar[bool] = True
@@ -63,9 +60,9 @@ torchrun --nproc-per-node 8 -m fairseq_clear.cli embed big.txt --checkpoint ck.p
         None,
     )
     dtype: str = setting(
-        "type of the numbers in the .npy file: float32, float16 (half the size), or int8 with scales (a quarter)",
+        "type of the numbers in the .npy file: float32, or float16 (half the size)",
         "float32",
-        choices=("float32", "float16", "int8"),
+        choices=("float32", "float16"),
     )
     overwrite: bool = setting("replace an existing output, or finished blocks made with other settings", False)
     pooling: str | None = setting(

@@ -67,8 +67,6 @@ fairseq-clear plan --config my.yaml ++model.encoder_layers=6 --gpus 4 --data-bin
         rate = self.mfu * peak * 1e12
         plans = [make_plan(recipe, gpus, self.memory * GIB, rate, self.global_batch) for gpus in self.gpus]
         weights = f"{sum(weight.numel() for weight in recipe.model.parameters()):,} parameters"
-        for guide in recipe.guides:
-            weights += f" and {sum(weight.numel() for weight in guide.parameters()):,} of the guide"
         rows = [f"{len(n) / recipe.items:g} x {min(n)} to {max(n)} tokens ({kind})" for kind, n in recipe.rows.items()]
         print(f"recipe: {' '.join(self.config)}, {weights}, vocabulary {recipe.vocabulary:,}, {recipe.precision}")
         print(f"a text: {', '.join(rows)}")

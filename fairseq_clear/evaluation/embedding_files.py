@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -12,15 +11,13 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.retrieval import search
 from fairseq_clear.files import CorpusFile, check_output_file, read_whole_lines, record_text, sync_folder, write_whole
 from fairseq_clear.models.encoding import EncodingCounts, Floats
 from fairseq_clear.shared_work import FINISHED, Workers, open_work, take_blocks
 
 BLOCK = 10_000  # sentences that are sorted by length and encoded together
 FORMATS = (".npy", ".jsonl")
-LARGEST = {"float16": float(np.finfo(np.float16).max), "int8": float(np.finfo(np.float32).max)}
-SAMPLE, QUERIES, DEPTH = 10_000, 1_000, 10  # rows that measure what a smaller type changes, and neighbours of a query
+LARGEST = float(np.finfo(np.float16).max)
 
 # encodes the texts of a block: their vectors (n, D), and their counts
 Encode = Callable[[list[str]], tuple[Floats, EncodingCounts]]
@@ -28,18 +25,17 @@ Encode = Callable[[list[str]], tuple[Floats, EncodingCounts]]
 
 @dataclass(frozen=True)
 class EmbedReport:
-    """Counts of all texts, the dimension of their vectors, and what a smaller type changes, in words."""
+    """Counts of all texts, and the dimension of their vectors."""
 
     counts: EncodingCounts
     dimension: int
-    loss: str = ""
 
     def summary(self) -> str:
         """The report in one line."""
         counts = self.counts
         return (
             f"{counts.sentences:,} sentences, dimension {self.dimension}; {counts.truncated:,} cut at the model's length; "
-            f"{counts.unknown_share:.2%} unknown tokens; {counts.padding_share:.1%} padding{self.loss}"
+            f"{counts.unknown_share:.2%} unknown tokens; {counts.padding_share:.1%} padding"
         )
 
 
@@ -90,21 +86,11 @@ def scan_sentences(path: Path, text_field: str = "text") -> Sentences:
     return Sentences(path, text_field, count, digest.hexdigest())
 
 
-def scales_file(output: Path) -> Path:
-    """Return the file of the scales of an int8 file, a float32 array (D,): the vectors are ``int8 array * scales``."""
-    return output.with_suffix(".scales.npy")
-
-
 def check_output(path: Path, overwrite: bool) -> None:
-    """Raise UserError if the suffix is unknown, the folder is missing, or a file exists and ``overwrite`` is off.
-
-    The scales may exist if the work is unfinished: they are put in place before the vectors.
-    """
+    """Raise UserError if the suffix is unknown, the folder is missing, or a file exists and ``overwrite`` is off."""
     if path.suffix not in FORMATS:
         raise UserError(f"--output {path}: unknown suffix; give {' or '.join(FORMATS)}")
-    is_resumed = path.with_name(f"{path.name}.partial").exists()
-    for file in (path,) if path.suffix != ".npy" or is_resumed else (path, scales_file(path)):
-        check_output_file(file, overwrite)
+    check_output_file(path, overwrite)
 
 
 def write_jsonl(stream: BinaryIO, sentences: Sentences, encode: Encode) -> EmbedReport:
@@ -137,12 +123,11 @@ def write_array(
 ) -> EmbedReport:
     """Write the vectors to a (sentences, dimension) array. The workers share the blocks; a killed call can be resumed.
 
-    The file has the same bytes for any number of workers on devices of one kind. Blocks are kept as float32, and worker 0
-    converts them at the end: the scales of int8 depend on all vectors.
+    The file has the same bytes for any number of workers on devices of one kind. Blocks are kept as float32.
 
     Args:
         settings, overwrite: what determines the vectors, see ``open_work``.
-        dtype: float32; float16; or int8, with ``scales_file(output)``.
+        dtype: float32 or float16.
 
     Raises:
         UserError: the input has changed since it was scanned, a number does not fit the type, or as for ``open_work``.
@@ -164,63 +149,27 @@ def write_array(
                 os.fsync(stream.fileno())
                 work.finish(number, asdict(counts))
         workers.gather(None)
-        total, loss = EncodingCounts(), ""
+        total = EncodingCounts()
         if workers.rank == 0:
             total = sum((EncodingCounts(**counts) for counts in work.results()), total)
-            loss = _put_in_place(array, output, dtype)
-    return EmbedReport(total, dimension, loss)
+            _put_in_place(array, output, dtype)
+    return EmbedReport(total, dimension)
 
 
-def _put_in_place(array: Path, output: Path, dtype: str) -> str:
-    """Move or convert the float32 ``array`` to ``output``; return what ``_convert`` does, or nothing."""
-    loss = ""
+def _put_in_place(array: Path, output: Path, dtype: str) -> None:
+    """Move the float32 ``array`` to ``output``, or write it there as float16; UserError if a number is too large for that."""
     if dtype == "float32":
         os.replace(array, output)
     else:
-        loss = _convert(array, output, dtype)
-    if dtype != "int8":  # of a file that this one replaced, or that an ended call left
-        scales_file(output).unlink(missing_ok=True)
+        with write_whole(output) as stream:
+            _write_header(stream, "<f2", np.load(array, mmap_mode="r").shape)
+            for rows in _read_rows(array):
+                if not (peak := np.abs(rows).max()) <= LARGEST:  # also NaN
+                    raise UserError(
+                        f"--dtype {dtype}: a vector has a number of {peak:g}; check the encoder, or use float32"
+                    )
+                stream.write(rows.astype("<f2").data)
     sync_folder(output.parent)
-    return loss
-
-
-def _convert(array: Path, output: Path, dtype: str) -> str:
-    """Write the float32 ``array`` (N, D) as ``output`` of a smaller type; return the recall of a sample in words."""
-    peak = np.max([np.abs(rows).max(axis=0) for rows in _read_rows(array)], axis=0)  # (D,)
-    if not peak.max() <= LARGEST[dtype]:  # also NaN
-        raise UserError(f"--dtype {dtype}: a vector has a number of {peak.max():g}; check the encoder, or use float32")
-    scales = np.ones_like(peak)
-    if dtype == "int8":
-        scales = peak / np.float32(127)
-        scales[scales == 0] = 1
-
-    def pack(rows: Floats) -> Any:
-        return np.rint(rows / scales).astype(np.int8) if dtype == "int8" else rows.astype("<f2")
-
-    exact = np.load(array, mmap_mode="r")
-    other = write_whole(scales_file(output)) if dtype == "int8" else nullcontext()
-    with write_whole(output) as stream, other as file:
-        _write_header(stream, "|i1" if dtype == "int8" else "<f2", exact.shape)
-        for rows in _read_rows(array):
-            stream.write(pack(rows).data)
-        if file is not None:
-            np.save(file, scales, allow_pickle=False)
-            output.unlink(missing_ok=True)  # vectors are never next to the scales of others
-    sample = np.array(exact[np.linspace(0, len(exact) - 1, min(len(exact), SAMPLE)).astype(np.int64)])
-    return f"; {dtype}: {_recall(sample, np.float32(pack(sample)) * scales)}" if len(sample) > 1 else ""
-
-
-def _recall(exact: Floats, changed: Floats) -> str:
-    """Say what share of its nearest rows by cosine a row keeps when all rows (N, D), two or more, are changed."""
-    queries = np.linspace(0, len(exact) - 1, min(len(exact), QUERIES)).astype(np.int64)
-    depth = min(DEPTH, len(exact) - 1)
-    kept = 0
-    first, second = (search(rows[queries], [rows], depth + 1).passages.tolist() for rows in (exact, changed))
-    for own, before, after in zip(queries.tolist(), first, second, strict=True):
-        one, other = ([row for row in found if row != own][:depth] for found in (before, after))
-        kept += len({*one} & {*other})
-    recall = kept / (depth * len(queries))
-    return f"recall@{depth} {recall:.4f} against float32, {len(queries):,} queries among {len(exact):,} rows"
 
 
 def _read_rows(array: Path) -> Iterator[Floats]:

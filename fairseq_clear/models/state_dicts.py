@@ -83,9 +83,6 @@ def complete_copies(loaded: Weights, own: Weights, parts_of: tuple[str, ...] = B
 
     Call this before fairseq's own upgrade, which takes an encoder without ``version`` for an old one from 2018.
     """
-    old_names = [key for key in loaded if key.startswith("guide.")]  # the frozen encoder's, before version 0.2
-    for key in old_names:
-        loaded[key.replace("guide.", "frozen_encoder.", 1)] = loaded.pop(key)
     for copy, part in copies_of(parts_of[0]).items():
         wanted = [key for key in own if key.startswith(copy)]
         if any(key in loaded for key in wanted):

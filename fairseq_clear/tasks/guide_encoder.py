@@ -66,14 +66,9 @@ def load_guide(source: str, data: Path, longest: int, settings: Any) -> GuideEnc
         loaded = load_model(path, data)
     except UserError as error:
         raise UserError(f"--guide {error}") from None
-    check_positions(source, int(loaded.model.max_positions()), longest)
+    if (positions := int(loaded.model.max_positions())) < longest:
+        raise UserError(f"--guide {source}: reads at most {positions} tokens; give --tokens-per-sample {positions}")
     if getattr(settings, "compile", False):
         compile_blocks(loaded.model.backbone)
     loaded.model.args.encode_chunk_size = int(getattr(settings, "encode_chunk_size", 0))
     return GuideEncoder(loaded.model, loaded.dictionary)
-
-
-def check_positions(source: str, positions: int, longest: int) -> None:
-    """Raise UserError if a guide has too few positions for views of ``longest`` tokens."""
-    if positions < longest:
-        raise UserError(f"--guide {source}: reads at most {positions} tokens; give --tokens-per-sample {positions}")

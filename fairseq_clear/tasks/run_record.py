@@ -5,7 +5,6 @@ import ast
 import hashlib
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.registry import REGISTRIES
 from omegaconf import OmegaConf
 
-from fairseq_clear.augmentations.base import Symbols
-from fairseq_clear.augmentations.chain import Chain, build_augmentation
+from fairseq_clear.augmentations.chain import Chain
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import hash_file
 from fairseq_clear.models.pretrained_encoder import SHAPELESS, checkpoint_in
@@ -89,9 +87,6 @@ def check_same_run(saved: Mapping[str, Any], current: Mapping[str, Any], path: s
     Raises:
         UserError: another setting differs.
     """
-    if "augment" in saved:  # earlier versions recorded it as it was typed
-        with suppress(UserError):
-            saved = {**saved, "augment": build_augmentation(saved["augment"], Symbols(0, 0, 0, 0, 0)).spec}
     names = setting_names(allowed)
     common = [name for name in current if name in saved and name not in ("workers", "draws")]
     differing = [name for name in common if _value(saved[name]) != _value(current[name])]

@@ -27,7 +27,7 @@ FILES = {
     "words/dict.txt": b"ba 1\nda 1\n",
     "words/clear.json": b'{"format": 1, "tokenizer": {"kind": "none", "files": []}}',
     "w.vec": b"a 1 0\nb 0 1\n",
-    **dict.fromkeys(("taken.json", "taken.npy", "taken.npz", "a.scales.npy", "train.log"), b"old"),
+    **dict.fromkeys(("taken.json", "taken.npy", "taken.npz", "train.log"), b"old"),
     **dict.fromkeys(("data/train.idx", "exported/fairseq_clear.json", "10:30/dict.txt"), b""),
 }
 TOYS = "tests.evaluation.toys"
@@ -75,8 +75,7 @@ MISTAKES = {
         "more.txt": "embed: error: unrecognized",
         "--output taken.npy": "exists already; add --overwrite",
         "--output out.csv": "unknown suffix",
-        "--dtype int8 --output out.jsonl": "--dtype int8: needs --output FILE.npy",
-        "--dtype int8 --output a.npy": "a.scales.npy: exists already; add --overwrite",
+        "--dtype float16 --output out.jsonl": "--dtype float16: needs --output FILE.npy",
         "--batch-size 0": "--batch-size 0: must be 1 or more",
         "--dimension 0": "--dimension 0: must be 1 or more",
         "--dimension 33": "--dimension 33: the vectors have 32 dimensions; give 1 to 32",
@@ -175,7 +174,7 @@ MISTAKES = {
         "model.layers=1": "Key 'layers'",
         "=": f"--config {THIN} =:",
         "criterion._name=sentence_prediction": "criterion._name sentence_prediction: its cost cannot be estimated",
-        "+criterion.guide=g.pt": "--guide g.pt: only decides what --false-negatives masks",
+        "+criterion.guide=g.pt": "criterion.guide g.pt: its cost cannot be estimated",
         "optimizer._name=adafactor": "optimizer._name adafactor",
         "model._name=clear_hf": "model._name clear_hf: only fairseq's layers are counted; plan a clear_roberta",
         "++dataset.max_tokens=1024": "dataset.max_tokens 1024: ",

@@ -84,13 +84,6 @@ def test_what_may_change_resumes(data_bin: Path, copy: Path, tmp_path: Path) -> 
     assert updates(copy) == 4
 
 
-def test_a_record_of_the_typed_augmentation_is_understood() -> None:
-    now = {"augment": "del-word:ratio=0.7", "workers": 1}
-    assert run_record.check_same_run({"augment": "del-word", "workers": 1}, now, "old.pt", "") == []
-    with pytest.raises(UserError, match="--augment del-word:ratio=0.7, now none"):
-        run_record.check_same_run({"augment": "del-word", "workers": 1}, {**now, "augment": "none"}, "old.pt", "")
-
-
 def updates(folder: Path) -> int:
     state = torch.load(folder / "checkpoint_last.pt", weights_only=True)
     return int(state["optimizer_history"][-1]["num_updates"])
