@@ -164,17 +164,12 @@ class BlockFiles:
     """
 
     output: Path
-    describe_origin: Callable[[], Any] = bool
+    describe_origin: Callable[[], Any]
 
     @cached_property
     def origin(self) -> Any:
         """What determines the vectors."""
         return self.describe_origin()
-
-    @property
-    def folder(self) -> Path:
-        """OUTPUT.partial, which is made for the first block."""
-        return partial_folder_of(self.output)
 
     def get(self, block: Any, compute: Callable[[], R]) -> R:
         """Return the vectors of a block, a NumPy array: from its file, or else computed and written to it.
@@ -187,25 +182,27 @@ class BlockFiles:
         import numpy as np
 
         name = hashlib.sha256(json.dumps([self.origin, block]).encode()).hexdigest()
-        path = self.folder / f"vectors-{name}.npy"
+        path = partial_folder_of(self.output) / f"vectors-{name}.npy"
         if path.exists():
             try:
                 return np.load(path, allow_pickle=False)
             except (OSError, ValueError):
                 raise UserError(f"{path}: was damaged after it was written; remove it and rerun") from None
         vectors = compute()
-        with write_errors(self.folder, "finished blocks"):
-            self.folder.mkdir(exist_ok=True)
+        with write_errors(path.parent, "finished blocks"):
+            path.parent.mkdir(exist_ok=True)
             with write_whole(path) as stream:
                 np.save(stream, np.asarray(vectors), allow_pickle=False)
         return vectors
 
-    def remove(self) -> None:
-        """Remove the files, and the folder if it is empty then."""
-        for path in self.folder.glob("*vectors-*"):
-            path.unlink()
-        with suppress(OSError):
-            self.folder.rmdir()
+
+def remove_vectors(output: Path) -> None:
+    """Remove the files of BlockFiles of an output, and OUTPUT.partial if it is empty then."""
+    folder = partial_folder_of(output)
+    for path in folder.glob("*vectors-*"):
+        path.unlink()
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def _remove(folder: Path, error: type[BaseException] | None, *_: object) -> None:

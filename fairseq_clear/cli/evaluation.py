@@ -16,7 +16,7 @@ from fairseq_clear.evaluation.senteval_data import DOWNSTREAM_TASKS, PRESETS, PR
 from fairseq_clear.evaluation.sts_data import AGGREGATIONS, DEFAULT_TASKS, METRICS, STS_TASKS
 from fairseq_clear.files import check_output_file
 from fairseq_clear.settings import flag_name, setting
-from fairseq_clear.shared_work import BlockFiles, join_workers
+from fairseq_clear.shared_work import join_workers, remove_vectors
 
 if TYPE_CHECKING:
     from fairseq_clear.evaluation.encoders import CachedEncoder
@@ -50,7 +50,7 @@ class Evaluation(Command, EncoderFlags, ABC):
             report.write(self.output)
             lines.append(f"wrote {self.output}")
         if (output := self.resumed_output()) is not None:
-            BlockFiles(output).remove()
+            remove_vectors(output)
         print("\n".join(lines), file=sys.stderr)
         return 0
 

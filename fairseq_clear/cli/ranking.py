@@ -24,7 +24,7 @@ from fairseq_clear.output_folder import check_destination, output_folder, scratc
 from fairseq_clear.preparation.corpus_reading import TextSource
 from fairseq_clear.preparation.prepare_settings import DocumentSettings
 from fairseq_clear.settings import flag_name, setting
-from fairseq_clear.shared_work import BlockFiles, join_workers
+from fairseq_clear.shared_work import join_workers, remove_vectors
 
 if TYPE_CHECKING:
     from fairseq_clear.evaluation.encoders import CachedEncoder
@@ -192,7 +192,7 @@ fairseq-clear mine --pairs pairs.tsv --candidates corpus.txt --encoder bert/mode
             }
             write_json(folder / MINE_JSON, report, flag="--dest")
         if is_first:
-            BlockFiles(self.dest).remove()
+            remove_vectors(self.dest)
         print(f"{'; '.join(f'{what} {count:,}' for what, count in described['counts'].items())}; wrote {self.dest}")
         return 0
 

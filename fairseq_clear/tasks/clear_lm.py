@@ -39,7 +39,7 @@ from fairseq_clear.tasks.run_record import (
     check_same_vocabulary,
     run_record,
 )
-from fairseq_clear.tasks.setting_ranges import check_metric, check_numbers
+from fairseq_clear.tasks.setting_ranges import STOCK_CRITERIONS, check_metric, check_numbers
 from fairseq_clear.tasks.validation_scores import RetrievalValidation, StsValidation
 from fairseq_clear.text.data_folders import CLEAR_JSON, DICTIONARY, check_vocabulary, load_tokenizer
 from fairseq_clear.text.documents import Documents, documents_of
@@ -56,7 +56,6 @@ from fairseq_clear.views.view_table import build_view_source, find_view_source
 logger = logging.getLogger(__name__)
 
 DRAWS = 3  # version of the way in which batches, views and masks are drawn; of checkpoints that do not say: 1
-STOCK_CRITERIONS = ("masked_lm", "cross_entropy", "label_smoothed_cross_entropy")  # of fairseq, on masked texts
 
 
 def _drops(module: Any) -> bool:

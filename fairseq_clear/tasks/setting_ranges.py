@@ -38,6 +38,7 @@ REAL: Ranges = {
 }
 NUMBERS = {name: words for words, (_, names) in (WHOLE | REAL).items() for name in names.split()}
 SECTIONS = ("common", "dataset", "optimization", "checkpoint", "task", "criterion", "model", "optimizer")
+STOCK_CRITERIONS = ("masked_lm", "cross_entropy", "label_smoothed_cross_entropy")  # of fairseq, on masked texts
 # Flags of masked_lm that clear_lm does not read
 UNREAD = ("include_target_tokens", "skip_masking", "d2v2_multi")
 
@@ -93,8 +94,7 @@ def _contradictions(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         yield f"{_typed('lr', rates)}: the learning rate; give one above 0, or nothing is learned"
     if "batch_size" not in dataset and "max_tokens" not in dataset:
         yield "--batch-size and --max-tokens: neither is given; give one of them, or both"
-    is_stock = criterion.get("_name") in ("masked_lm", "cross_entropy")
-    has_contrast = not is_stock and criterion.get("contrastive_weight", 1) > 0
+    has_contrast = criterion.get("_name") not in STOCK_CRITERIONS and criterion.get("contrastive_weight", 1) > 0
     if task.get("hard_negatives") and not has_contrast:
         yield "--hard-negatives: has no effect without a contrastive term; leave it out, or give --contrastive-weight 1"
     if str(task.get("augment_texts")) == "positives" and task.get("augment") == "none":
@@ -168,6 +168,8 @@ def check_metric(cfg: Any) -> None:
         known |= OF_CONTRAST if criterion.contrastive_weight else set()
         if metric not in known:
             raise UserError(f"{flag}: this run does not log it; it logs {', '.join(sorted(known))}")
+    if criterion._name in STOCK_CRITERIONS and metric in {"mlm_loss", *OF_CONTRAST}:
+        raise UserError(f"{flag}: --criterion {criterion._name} does not log it; give loss or ppl")
     is_known = metric in {"loss", *MEASURED, *OF_MLM, *OF_CONTRAST}  # another is of a user's own criterion
     if is_known and (metric in HIGHER_IS_BETTER) != cfg.checkpoint.maximize_best_checkpoint_metric:
         what = "higher is better; add" if metric in HIGHER_IS_BETTER else "lower is better; leave out"

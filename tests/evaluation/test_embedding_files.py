@@ -13,7 +13,6 @@ import pytest
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation import embedding_files
 from fairseq_clear.evaluation.embedding_files import (
-    BLOCK,
     Sentences,
     read_sentences,
     scan_sentences,
@@ -169,13 +168,14 @@ def write_rows(tmp_path, rows, **options):
     return write_array(tmp_path / "out.npy", found, encode, rows.shape[1], settings, workers=Workers(), **options)
 
 
-def test_float16_is_rounded_and_too_large_numbers_are_an_error(tmp_path):
-    rows = np.random.default_rng(2).standard_normal((BLOCK + 40, 3)).astype(np.float32)
+def test_float16_is_rounded_and_too_large_numbers_are_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr("fairseq_clear.evaluation.embedding_files.BLOCK", 20)
+    rows = np.random.default_rng(2).standard_normal((60, 3)).astype(np.float32)
     write_rows(tmp_path, rows, dtype="float16")
     stored = np.load(tmp_path / "out.npy")
     assert stored.dtype == np.float16 and (stored == rows.astype(np.float16)).all()
     for number in (7e4, np.nan):
-        rows[BLOCK + 20, 2] = number  # in the second block, when half of the file is written
+        rows[30, 2] = number  # in the second block, when a part of the file is written
         with pytest.raises(UserError, match=f"--dtype float16: a vector has a number of {number:g}; "):
             write_rows(tmp_path, rows, dtype="float16", overwrite=True)
         assert (np.load(tmp_path / "out.npy") == stored).all()
