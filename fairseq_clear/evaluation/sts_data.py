@@ -47,7 +47,7 @@ METRICS = ("pearson", "spearman")
 # How the subsets of a year are combined to one number.
 AGGREGATIONS = ("all", "mean", "wmean")
 # Possible places of a data set's folder in the folder that the user names: SentEval's tree, or a part of it.
-_BELOW = ("", "STS", "sts", "downstream", "downstream/STS", "data/downstream", "senteval")
+_BELOW = ("", "STS", "sts", "downstream", "downstream/STS", "data/downstream", "data/downstream/STS", "senteval")
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ def test_blank_gold_lines_are_dropped(tmp_path):
     assert data.hashes["STS.gs.OnWN.txt"] == hashlib.sha256(raw).hexdigest() and len(data.hashes) == 6
 
 
-@pytest.mark.parametrize("below", ["", "STS", "downstream/STS"])
+@pytest.mark.parametrize("below", ["", "STS", "downstream/STS", "data/downstream/STS"])
 def test_folders_are_found_where_senteval_has_them(tmp_path, below):
     home = write_year(tmp_path / below / "STS12-en-test", "STS12")
     write_sick(tmp_path / "downstream" / "SICK")
