@@ -75,7 +75,7 @@ def corpus_file(path: Path) -> CorpusFile:
     Raises:
         UserError: the file does not exist, is a folder, or has a suffix of neither text nor JSON lines.
     """
-    if path.is_dir():
+    if _is_folder(path):
         raise UserError(f"{path}: is a folder; name its files, e.g. {path}/*.txt")
     if not path.exists():
         raise UserError(f"{path}: no such file")
@@ -84,6 +84,13 @@ def corpus_file(path: Path) -> CorpusFile:
     if not (file.is_jsonl or is_text):
         raise UserError(f"{path}: unknown suffix; inputs are .txt or .jsonl, also .gz or .xz; convert or rename it")
     return file
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError as error:  # of a folder above it, or of the length of its name
+        raise UserError(f"{path}: cannot read it ({error.strerror or error})") from None
 
 
 def corpus_files(paths: Iterable[Path]) -> list[CorpusFile]:
@@ -96,7 +103,7 @@ def corpus_files(paths: Iterable[Path]) -> list[CorpusFile]:
     """
     files: list[CorpusFile] = []
     for path in paths:
-        if not path.is_dir():
+        if not _is_folder(path):
             files.append(corpus_file(path))
             continue
         below = [found for found in sorted(path.rglob("*")) if found.is_file() and INPUT.search(found.name)]

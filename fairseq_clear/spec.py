@@ -85,7 +85,7 @@ class Knob:
         assert not isinstance(value, str)
         too_low = self.minimum is not None and value < self.minimum
         too_high = self.maximum is not None and value > self.maximum
-        if not math.isfinite(value) or too_low or too_high:
+        if not math.isfinite(value) or too_low or too_high or abs(value) >= 2**31:  # numpy's integers have 64 bits
             raise ValueError(text)
         return value
 

@@ -40,7 +40,9 @@ def mask_slices(texts: Ragged, draws: Draws, *, symbols: Symbols, slices: int = 
     lengths = lengths.reshape(size, slices)
     lengths *= lengths.cumsum(axis=1) <= texts.lengths[:, None]
     counts = np.count_nonzero(lengths, axis=1)
-    rows, slots, _ = draws.choose_few(PLACE, counts, texts.lengths - lengths.sum(axis=1) + counts, slices)
+    rows, slots, _ = draws.choose_few(
+        PLACE, counts, texts.lengths - lengths.sum(axis=1) + counts, int(counts.max(initial=0))
+    )
     order = np.argsort(rows << 32 | slots)
     flat = lengths[lengths > 0]  # by row, as the slices are placed from left to right
     longer = flat - 1

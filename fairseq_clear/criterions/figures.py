@@ -30,7 +30,8 @@ def record_figures(found: Mapping[str, Any], device: torch.device) -> dict[str, 
     zero = torch.zeros((), dtype=torch.float64, device=device)  # shared: most criterions lack several figures
     values = {name: found.get(name, zero) for name in names}
     return {
-        name: value.detach().double() if isinstance(value, Tensor) else zero.new_tensor(value)
+        # not a tensor of the number, whose copy to the GPU would block the CPU
+        name: value.detach().double() if isinstance(value, Tensor) else torch.full_like(zero, value)
         for name, value in values.items()
     }
 

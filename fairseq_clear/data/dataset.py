@@ -56,6 +56,15 @@ class SizedDataset(FairseqDataset):
         """Number of tokens of the largest item, also if fairseq drops it as too long."""
         return int(self.totals.max(initial=0))
 
+    def check_longest(self, max_tokens: int | None, flag: str) -> None:
+        """Raise UserError if an item has more than ``max_tokens``, the value of ``flag``; the message names a value to give."""
+        largest = self.largest()
+        if max_tokens is not None and largest > max_tokens:
+            raise UserError(
+                f"{flag} {max_tokens}: the longest item has {largest} tokens, counting its masked copies and its views; "
+                f"give {flag} {largest} or more, or a smaller --tokens-per-sample"
+            )
+
     def filter_indices_by_size(self, indices: Tokens, max_sizes: Any) -> tuple[Tokens, list[int]]:
         """Drop items longer than ``max_sizes``; returns the remaining and the dropped indices."""
         keep = self.sizes[indices] <= max_sizes
@@ -67,12 +76,7 @@ class SizedDataset(FairseqDataset):
             raise UserError(
                 "no text is left to train on: all are longer than --max-positions or --max-tokens, or --num-shards leaves none"
             )
-        largest = self.largest()
-        if max_tokens is not None and largest > max_tokens:
-            raise UserError(
-                f"--max-tokens {max_tokens}: the longest item has {largest} tokens, counting its masked copies and its views; "
-                f"give --max-tokens {largest} or more, or a smaller --tokens-per-sample"
-            )
+        self.check_longest(max_tokens, "--max-tokens")
         tokens = self.num_tokens, self.num_tokens_vec(indices)
         batches = list(data_utils.batch_by_size(indices, *tokens, max_tokens=max_tokens, **limits))
         # fairseq drops a last batch whose size is not a multiple of required_batch_size_multiple (8). Since items are sorted by

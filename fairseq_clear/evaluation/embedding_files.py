@@ -101,7 +101,7 @@ def write_jsonl(stream: BinaryIO, sentences: Sentences, encode: Encode) -> Embed
     """
     total, dimension = EncodingCounts(), 0
     for _, texts in sentences.blocks(range(-(-sentences.count // BLOCK))):
-        vectors, counts = encode(texts)
+        vectors, counts = _finite(*encode(texts))
         total, dimension = total + counts, vectors.shape[1]
         for text, vector in zip(texts, vectors, strict=True):
             embedding = [float(str(number)) for number in vector]
@@ -141,7 +141,7 @@ def write_array(
         start = _first_byte(array)
         with array.open("r+b") as stream:
             for number, texts in sentences.blocks(work.own):
-                vectors, counts = encode(texts)
+                vectors, counts = _finite(*encode(texts))
                 # not a memory map: a full disk would end in a SIGBUS instead of an error
                 stream.seek(start + 4 * number * BLOCK * dimension)
                 stream.write(np.ascontiguousarray(vectors, "<f4").data)
@@ -156,6 +156,13 @@ def write_array(
     return EmbedReport(total, dimension)
 
 
+def _finite(vectors: Floats, counts: EncodingCounts) -> tuple[Floats, EncodingCounts]:
+    """Return what was given; UserError if a vector has NaN or infinity, which JSON cannot hold and no search can compare."""
+    if not np.isfinite(vectors).all():
+        raise UserError("a vector has NaN or infinity; check the checkpoint")
+    return vectors, counts
+
+
 def _put_in_place(array: Path, output: Path, dtype: str) -> None:
     """Move the float32 ``array`` to ``output``, or write it there as float16; UserError if a number is too large for that."""
     if dtype == "float32":
@@ -164,7 +171,7 @@ def _put_in_place(array: Path, output: Path, dtype: str) -> None:
         with write_whole(output) as stream:
             _write_header(stream, "<f2", np.load(array, mmap_mode="r").shape)
             for rows in _read_rows(array):
-                if not (peak := np.abs(rows).max()) <= LARGEST:  # also NaN
+                if (peak := np.abs(rows).max()) > LARGEST:
                     raise UserError(
                         f"--dtype {dtype}: a vector has a number of {peak:g}; check the encoder, or use float32"
                     )

@@ -223,7 +223,8 @@ class SentenceEncoder:
         )
         if self.flow is not None:
             vectors = self.flow.transform(vectors)
-            return first_dimensions(vectors, self.dimension, "the encoder") if normalize else vectors
+            is_scaled = normalize or self.normalized
+            return first_dimensions(vectors, self.dimension, "the encoder") if is_scaled else vectors
         return vectors if self._kept is None else first_dimensions(vectors, self._kept, "the encoder")
 
     @property

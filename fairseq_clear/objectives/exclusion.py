@@ -14,7 +14,8 @@ class Exclusion:
 
     Attributes:
         own: (Q, M) int64, columns of the query's own rows among the keys.
-        identities: (Q,) and (K,) int64; a query and a key with the same identity come from the same text.
+        identities: (Q,) and (K,) int64; a query and a key with the same identity come from the same text. A negative number
+            has two parts, see ``documents.joint_hashes``: one of them suffices.
         absent: (K,) bool, keys that are excluded for all queries, such as unused places of a queue.
         matrix: (Q, K) bool, any other pattern.
         nearer: (Q, G) and (K, G) unit vectors of a guide, without gradient, and (Q,) a threshold; a key whose cosine with the
@@ -63,8 +64,9 @@ class Exclusion:
         """Compute a block (R, C) of the matrix, True where excluded; both slices must have start and stop."""
         shape = (rows.stop - rows.start, columns.stop - columns.start)
         if self.identities is not None:
-            mine, theirs = self.identities
-            excluded = mine[rows].unsqueeze(1) == theirs[columns].unsqueeze(0)
+            mine, theirs = (_parts(one[some]) for one, some in zip(self.identities, (rows, columns), strict=True))
+            same = [one.unsqueeze(1) == other.unsqueeze(0) for one, other in zip(mine, theirs, strict=True)]
+            excluded = same[0].logical_or_(same[1])
         else:
             excluded = torch.zeros(shape, dtype=torch.bool, device=device)
         if self.matrix is not None:
@@ -81,3 +83,9 @@ class Exclusion:
                 column = column.clamp(0, shape[1] - 1)
                 excluded.scatter_(1, column, excluded.gather(1, column) | is_inside)
         return excluded
+
+
+def _parts(identity: Tensor) -> tuple[Tensor, Tensor]:
+    """The two parts of identities (N,), each (N,); the identity itself, twice, if it is not negative."""
+    is_joint = identity < 0
+    return torch.where(is_joint, identity >> 32, identity), torch.where(is_joint, identity & (2**32 - 1), identity)

@@ -23,8 +23,9 @@ logger = logging.getLogger(__name__)
 Row = tuple[str, ...]  # a sentence and its paraphrases; empty between two documents
 Progress = Callable[[int], object]
 
-# Control, format, unassigned and separator characters: for readers and tokenizers a line of these is blank.
-INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cn", "Zs", "Zl", "Zp"})
+# Control, format and separator characters: for readers and tokenizers a line of these is blank. Which characters are
+# unassigned depends on the version of Python.
+INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Zs", "Zl", "Zp"})
 WRAPPED_SHARE, CAPITAL_SHARE, FEW_LINES = 0.3, 0.1, 20  # of hard-wrapped text; see warn_if_wrapped
 LANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z]+)*")  # Wikipedia's code of a language
 MAX_PARAGRAPH_LINES = 10_000  # more lines without a blank line are joined in portions, to bound memory

@@ -19,7 +19,7 @@ from fairseq.tasks.masked_lm import MaskedLMTask
 from fairseq_clear.augmentations.base import Symbols
 from fairseq_clear.augmentations.chain import Chain, build_augmentation
 from fairseq_clear.criterions.contrastive import ContrastiveCriterion
-from fairseq_clear.data.dataset import ClearDataset
+from fairseq_clear.data.dataset import ClearDataset, SizedDataset
 from fairseq_clear.data.masking import Masks
 from fairseq_clear.data.mixed_dataset import MixedDataset
 from fairseq_clear.errors import UserError, exit_on_user_error
@@ -29,7 +29,7 @@ from fairseq_clear.models.encoding import prompt_ids, prompts_of, sentence_setti
 from fairseq_clear.patches import stopping
 from fairseq_clear.patches.precision import has_overflowed
 from fairseq_clear.tasks.config import ClearLMConfig
-from fairseq_clear.tasks.corpus_mix import Corpus, check_corpora, load_mix, parse_mix
+from fairseq_clear.tasks.corpus_mix import Corpus, check_corpora, differing_file, load_mix, parse_mix
 from fairseq_clear.tasks.guide_encoder import load_guide
 from fairseq_clear.tasks.run_messages import Watch, log_summary
 from fairseq_clear.tasks.run_record import (
@@ -100,8 +100,16 @@ class ClearLMTask(MaskedLMTask):
         dictionary = os.path.join(paths[0], DICTIONARY)
         if not os.path.exists(dictionary):
             raise UserError(f"{dictionary} does not exist: make the data folder with fairseq-clear prepare")
-        for path in paths:
-            check_vocabulary(Path(path))
+        first, *others = map(Path, paths)
+        check_vocabulary(first)
+        for path in others:
+            if not path.is_dir():
+                raise UserError(f"{path}: no such folder; correct the path of the data")
+            check_vocabulary(path)
+            if (path / DICTIONARY).is_file() and (differing := differing_file(first, path)):
+                raise UserError(
+                    f"{path}: its {differing} differs from the one in {first}; prepare it with the same one"
+                )
         try:
             loaded = cls.load_dict(cfg)
         except Exception as error:  # fairseq raises a bare Exception for another encoding
@@ -315,8 +323,17 @@ class ClearLMTask(MaskedLMTask):
             stopping.early_stopping.update(saved.get("early_stopping", {}))
         check_same_architecture(state, trainer.get_model(), path, self.cfg.allow_change)
 
+    @exit_on_user_error
     def begin(self, trainer: Any) -> None:
-        """Log the summary of the run; a run that does not resume copies its initial weights to the key encoders."""
+        """Log the summary of the run; a run that does not resume copies its initial weights to the key encoders.
+
+        Raises:
+            UserError: an item of the validation is too long, which fairseq finds at the first validation, before it saves.
+        """
+        limits = trainer.cfg.dataset
+        for split in [] if limits.disable_validation else limits.valid_subset.split(","):
+            if isinstance(data := self.datasets.get(split), SizedDataset):
+                data.check_longest(limits.max_tokens_valid, "--max-tokens-valid")
         if trainer.is_data_parallel_master:
             self._run_record(trainer)
             log_summary(self, trainer)

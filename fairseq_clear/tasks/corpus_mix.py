@@ -68,7 +68,7 @@ def check_corpora(corpora: Sequence[Corpus]) -> None:
     first = Path(corpora[0].folder)
     for folder in (shard for corpus in corpora[1:] for shard in shards_of(corpus)):
         check_vocabulary(folder)
-        if differing := _differing_file(first, folder):
+        if differing := differing_file(first, folder):
             flags = tokenizer_flags(first)
             words = ["fairseq-clear prepare", *flags] if flags else ["fairseq-preprocess --srcdict", first / DICTIONARY]
             again = f"prepare its text again with {' '.join(map(str, words))}"
@@ -94,7 +94,7 @@ def load_mix(corpora: Sequence[Corpus], load: Callable[[str], Any], seed: int, *
     return MixedDataset(parts, weights, seed, names=names, is_separate=is_separate)
 
 
-def _differing_file(first: Path, other: Path) -> str:
+def differing_file(first: Path, other: Path) -> str:
     """Return the vocabulary or tokenizer file that differs between two folders; empty if none differs.
 
     The counts of a ``dict.txt`` may differ. Tokenizers are compared if both folders record them.

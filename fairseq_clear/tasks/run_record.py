@@ -3,6 +3,7 @@
 import argparse
 import ast
 import hashlib
+import itertools
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -225,9 +226,14 @@ def _aligned(cfg: Any) -> list[str]:
 
 
 def _hash_of(cfg: Any, parts: list[Path]) -> str:
-    prefixes = [part / cfg.dataset.train_subset for part in parts]
-    existing = [Path(f"{prefix}{end}") for prefix in prefixes for end in (".idx", ".bin")]
-    hashes = "".join(content_hash(path) for path in existing if path.is_file())
+    """Hash of the training texts in these folders: of train and, as fairseq reads them too, train1, train2 and so on."""
+    hashes = ""
+    for prefix in (part / cfg.dataset.train_subset for part in parts):
+        for number in itertools.count():
+            files = [path for end in (".idx", ".bin") if (path := Path(f"{prefix}{number or ''}{end}")).is_file()]
+            if number and len(files) < 2:
+                break
+            hashes += "".join(map(content_hash, files))
     return hashlib.sha256(hashes.encode()).hexdigest()
 
 

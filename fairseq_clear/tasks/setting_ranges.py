@@ -146,7 +146,7 @@ HIGHER_IS_BETTER = {*MEASURED, "contrastive_accuracy", "positive_cosine"}
 OF_MLM = {"mlm_loss", "ppl"}
 OF_CONTRAST = {
     *("contrastive_loss", "contrastive_accuracy", "positive_cosine", "negative_cosine", "alignment", "uniformity"),
-    *("negatives_per_query", "view_length_ratio"),
+    *("negatives_per_query", "view_length_ratio", "substituted_share", "false_negative_share"),
 }
 
 
@@ -166,6 +166,7 @@ def check_metric(cfg: Any) -> None:
     if str(criterion._name).startswith("clear_"):
         known = {"loss", *MEASURED, *(OF_MLM if criterion.mlm_weight else ())}
         known |= OF_CONTRAST if criterion.contrastive_weight else set()
+        known |= {"squared_distance"} if criterion.regularizer_weight else set()
         if metric not in known:
             raise UserError(f"{flag}: this run does not log it; it logs {', '.join(sorted(known))}")
     if criterion._name in STOCK_CRITERIONS and metric in {"mlm_loss", *OF_CONTRAST}:

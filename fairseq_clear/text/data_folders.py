@@ -49,7 +49,7 @@ def data_folders(data_bin: str | Path, *, flag: str = "--data-bin") -> list[Path
 
 def _shards(folder: Path) -> list[Path]:
     shards = read_clear_json(folder).get("shards") if (folder / CLEAR_JSON).is_file() else None
-    return [folder / str(name) for name in shards] if shards else [folder]
+    return [folder / str(name) for name in shards] if isinstance(shards, list) and shards else [folder]
 
 
 def load_tokenizer(data_bin: str | Path) -> Tokenizer:
@@ -60,17 +60,23 @@ def load_tokenizer(data_bin: str | Path) -> Tokenizer:
     """
     folder = _shards(Path(data_bin) if Path(data_bin).exists() else Path(str(data_bin).split(os.pathsep)[0]))[0]
     kind, files = recorded_tokenizer(folder)
-    if kind not in TOKENIZERS:
+    if not isinstance(kind, str) or kind not in TOKENIZERS:
         known = ", ".join(TOKENIZERS)
         raise UserError(f"{folder / CLEAR_JSON}: tokenizer kind {kind!r} is unknown to this version; known: {known}")
-    return TOKENIZERS[kind](*(folder / name for name in files))
+    try:
+        return TOKENIZERS[kind](*(folder / name for name in files))
+    except TypeError:
+        raise UserError(
+            f"{folder / CLEAR_JSON}: {files} are not the files of a tokenizer {kind}; write {RECORD}"
+        ) from None
 
 
 def recorded_tokenizer(folder: Path) -> tuple[Any, list[str]]:
     """Return kind and files of the tokenizer that ``clear.json`` records; (None, []) if it records none."""
     described: Any = read_clear_json(folder).get("tokenizer")
     described = described if isinstance(described, dict) else {}
-    return described.get("kind"), [str(name) for name in described.get("files", [])]
+    files = described.get("files")
+    return described.get("kind"), list(map(str, files)) if isinstance(files, list) else []
 
 
 def tokenizer_flags(folder: Path) -> list[str]:
@@ -132,5 +138,5 @@ def check_vocabulary(folder: Path) -> None:
     if stated not in (None, found):
         raise UserError(
             f"{folder / DICTIONARY}: differs from the file that {CLEAR_JSON} describes (hash {found[:12]}, not "
-            f"{stated[:12]}): cut off or changed; make the data folder again"
+            f"{str(stated)[:12]}): cut off or changed; make the data folder again"
         )

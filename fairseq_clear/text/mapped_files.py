@@ -77,6 +77,8 @@ def _check(path: Path, ids: Path, entries: int) -> None:
     if index is None:
         return
     end, (dtype, all_sizes, all_addresses) = 0, index
+    if not len(all_sizes):
+        raise UserError(f"{path}: holds no line; {REMEDY}")
     for first in range(0, len(all_sizes), LINES):
         sizes, addresses = all_sizes[first : first + LINES], all_addresses[first : first + LINES]
         ends = end + np.cumsum(sizes, dtype=np.int64) * dtype.itemsize

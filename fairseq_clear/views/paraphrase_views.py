@@ -13,7 +13,7 @@ import numpy as np
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.seeding import Draws
-from fairseq_clear.text.documents import content_hashes, lines_of
+from fairseq_clear.text.documents import content_hashes, joint_hashes, lines_of
 from fairseq_clear.text.sentence_dataset import SentenceDataset
 from fairseq_clear.tokens import Ragged, Tokens, interleave, place_rows
 from fairseq_clear.views.view_source import FRAME, Pairs, TokenSource, ViewSource
@@ -112,7 +112,10 @@ class Paraphrases(ViewSource):
         """Return the pairs of sentences; nothing is random."""
         originals = self.mlm_input.rows(indices)
         found = [originals if source is self.mlm_input else source.rows(indices) for source in self.sources]
-        return Pairs(interleave(found), content_hashes(originals), fell_back=count_blank(self.sources, indices))
+        identity = content_hashes(originals)
+        if self.sources[0] is not self.mlm_input:  # equal queries, or equal passages, are not negatives of each other
+            identity = joint_hashes(identity, content_hashes(found[0]))
+        return Pairs(interleave(found), identity, fell_back=count_blank(self.sources, indices))
 
 
 class WithHardNegatives(ViewSource):
@@ -138,7 +141,9 @@ class WithHardNegatives(ViewSource):
         rows = np.arange(len(indices) * each).reshape(len(indices), each)
         before, after = (part.reshape(-1) for part in np.split(rows, [pairs.each], axis=1))
         texts = place_rows(rows.size, [(before, pairs.texts), (after, negatives)])
-        return Pairs(texts, pairs.identity, content_hashes(negatives), pairs.fell_back + missing)
+        hashes = content_hashes(negatives)
+        hashes = joint_hashes(hashes, hashes) if (pairs.identity < 0).all() else hashes
+        return Pairs(texts, pairs.identity, hashes, pairs.fell_back + missing)
 
 
 def count_blank(sources: Sequence[TokenSource], indices: Tokens) -> int:

@@ -30,6 +30,7 @@ class Pairs:
     Attributes:
         texts: N * (1 + P + H) rows, with ``<s>`` and ``</s>``: the first anchor, its positives, its negatives, the next anchor.
         identity: (N,) int64, hash of the source text of each anchor. Anchors with equal hashes are not negatives of each other.
+            A negative number has two hashes, see ``joint_hashes``: one that is equal suffices.
         negative_identity: (N * H,) int64, hash of each hard negative.
         fell_back: number of texts that were missing and replaced by the original text.
         document: (N,) index of the document that contains each anchor; None if texts are not spans of documents.

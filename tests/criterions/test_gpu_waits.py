@@ -47,6 +47,8 @@ class Waits(TorchDispatchMode):
         )
         if name in ("_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "_unique2"):
             self.found[name] += 1
+        elif name == "lift_fresh" and args[0].dtype == torch.float64:
+            self.found["a figure becomes a tensor, which is copied to the GPU"] += 1
         elif any(index.dtype in (torch.bool, torch.uint8) for index in masks):
             self.found["index by a mask"] += 1
         return func(*args, **(kwargs or {}))

@@ -188,6 +188,13 @@ def test_max_tokens_counts_every_part(data_bin: Path) -> None:
 def test_an_item_over_max_tokens_is_named(data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
     trainer, dataset = build(data_bin, "--max-tokens", "30", "--batch-size", "100")
     refuses(caplog, f"--max-tokens {dataset.totals.max()}", 1, of=trainer.get_train_iterator)
+    trainer.task.datasets["valid"], trainer.cfg.dataset.max_tokens_valid = dataset, 20
+    refuses(
+        caplog,
+        f"--max-tokens-valid 20: the longest item has {dataset.totals.max()} tokens",
+        trainer,
+        of=trainer.task.begin,
+    )
 
 
 LINES = (3, 9, 1, 9, 10, 11, 0, 0, 12, 30, 31, 2, 0, 33, 5, 70_000, 8)

@@ -14,6 +14,8 @@ from scipy.stats import spearmanr
 from fairseq_clear.cli.main import main
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.postprocessing import Flow, Whitening, fit_flow, load_flow, save_flow
+from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
+from fairseq_clear.text.tokenizers import WhitespaceTokenizer
 from tests.conftest import rejected, sentences
 
 WIDTH = 5
@@ -210,6 +212,11 @@ def test_embed_uses_the_flow(checkpoint, data_bin, tmp_path, capsys) -> None:
     assert main([*embed, "--overwrite", "--flow", flow, "--normalize"]) == 0
     lengths = np.linalg.norm(expected, axis=1, keepdims=True)
     np.testing.assert_allclose(np.load(out), expected / lengths, atol=1e-5)
+    encoder = SentenceEncoder.from_pretrained(
+        checkpoint, data_bin, tokenizer=WhitespaceTokenizer(), pooling="cls", flow=flow
+    )
+    encoder.normalized = True  # as the encoder of a sentence-transformers folder that scales its vectors
+    np.testing.assert_allclose(np.linalg.norm(encoder.encode(["a"]), axis=-1), 1, atol=1e-6)
     before = Path(out).read_bytes()
     rejected(
         capsys, [*embed, "--overwrite", "--flow", flow, "--pooling", "mean"], "of pooling cls, these have pooling mean"

@@ -68,6 +68,12 @@ DAMAGES = {
 }
 
 
+def test_a_split_without_lines(tmp_path: Path) -> None:
+    MMapIndexedDatasetBuilder(str(tmp_path / "a.bin"), dtype=np.int32).finalize(str(tmp_path / "a.idx"))
+    with pytest.raises(UserError, match="a.idx: holds no line; make the data folder again"):
+        check_data_files(str(tmp_path / "a"), 10)
+
+
 @pytest.mark.parametrize("name", DAMAGES)
 def test_damaged_files(name: str, folder: Path) -> None:
     kind, damage = DAMAGES[name]
@@ -131,6 +137,22 @@ def test_training_does_not_begin(folder, damage, told, caplog) -> None:
     errors = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
     assert len(errors) == 1 and "\n" not in errors[0]
     assert re.search(told, errors[0]), errors
+
+
+def test_several_folders_are_checked_at_the_start(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = Path(shutil.copytree(folder, tmp_path / "other"))
+    load(Path(f"{folder}:{other}"))
+    (other / "dict.txt").write_text("".join(reversed((other / "dict.txt").read_text().splitlines(keepends=True))))
+    for second, said in (
+        (other, "other: its dict.txt differs from the one in"),
+        (tmp_path / "gone", "gone: no such folder"),
+    ):
+        caplog.clear()
+        with pytest.raises(SystemExit, match="2"):
+            load(Path(f"{folder}:{second}"))
+        assert said in caplog.records[-1].getMessage()
 
 
 @pytest.mark.parametrize("flags", [("--views", "neighbor"), ("--sample-break-mode", "complete")])

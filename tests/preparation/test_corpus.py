@@ -125,6 +125,8 @@ def test_damaged_archives(tmp_path: Path, suffix: str, damage: slice) -> None:
 def test_missing_file_folder_and_overlong_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="gone.txt: no such file"):
         corpus_file(tmp_path / "gone.txt")
+    with pytest.raises(UserError, match=r"xx.txt: cannot read it \(File name too long\)"):
+        corpus_files([tmp_path / f"{300 * 'x'}.txt"])
     with pytest.raises(UserError, match="is a folder"):
         corpus_file(tmp_path)
     (tmp_path / "a.tar.gz").touch()
@@ -143,6 +145,8 @@ def test_missing_file_folder_and_overlong_line(tmp_path: Path, monkeypatch: pyte
     assert [file.path.name for file in corpus_files([tmp_path])] == ["sub.txt"]
     with pytest.raises(UserError, match=f"is given twice, also as {tmp_path}/sub.txt;"):
         corpus_files([tmp_path, tmp_path / ".hidden" / ".." / "sub.txt"])
+    unassigned = write(tmp_path / "new.txt", "\U000e0fff\n\u200b\n".encode())  # as a newer emoji is for an older Python
+    assert lines_of(unassigned) == ["\U000e0fff"]
     monkeypatch.setattr("fairseq_clear.files.MAX_LINE_BYTES", 10)
     assert lines_of(write(tmp_path / "a.txt", b"123456789\n123456789\n")) == ["123456789"] * 2
     with pytest.raises(UserError, match=r"b.txt:2: more than"):

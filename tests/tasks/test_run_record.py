@@ -138,6 +138,10 @@ def test_other_negatives_and_synonyms_are_other_data(data_bin: Path, tmp_path: P
     with open(data / "paraphrase" / "worse" / "train.bin", "ab") as stream:
         stream.write(b" ")
     assert files("subs")[0] != before[0]
+    before = files("subs")
+    for end in ("bin", "idx"):  # which fairseq joins with train
+        shutil.copyfile(data / f"train.{end}", data / f"train1.{end}")
+    assert files("subs")[0] != before[0]
     elsewhere = shutil.copytree(data_bin, tmp_path / "elsewhere")
     names = str(elsewhere)
     before = files("subs")

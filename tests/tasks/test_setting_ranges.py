@@ -166,6 +166,11 @@ def test_metrics_that_no_validation_measures(flags: str, said: str) -> None:
         check_metric(configuration("data", "--best-checkpoint-metric", *flags.split()))
 
 
+@pytest.mark.parametrize("metric", ["substituted_share", "false_negative_share", "squared_distance"])
+def test_metrics_that_some_runs_log(metric: str) -> None:
+    check_metric(configuration("data", "--best-checkpoint-metric", metric, "--regularizer-weight", "0.1"))
+
+
 def test_the_metric_of_a_criterion_of_ones_own_has_either_direction() -> None:
     cfg = configuration("data", "--best-checkpoint-metric", "recall", "--maximize-best-checkpoint-metric")
     cfg.criterion._name = "mine"

@@ -26,6 +26,24 @@ from tests.preparation.corpora import gpt2_files, sentencepiece_model
 TEXTS = ["the cat sat on the mat .", "Ｆｕｌｌ width, caf\u00e9  and \U0001f600", "a\u00a0b", "<s> <mask> </s>", "x"]
 
 
+@pytest.mark.parametrize(
+    "tokenizer",
+    [
+        {"kind": "gpt2", "files": ["encoder.json"]},
+        {"kind": "sentencepiece", "files": "a.model"},
+        {"kind": "sentencepiece", "files": None},
+        {"kind": ["gpt2"], "files": []},
+    ],
+    ids=str,
+)
+def test_a_record_that_was_written_by_hand(tokenizer: dict[str, object], tmp_path: Path) -> None:
+    (tmp_path / "clear.json").write_text(json.dumps({"format": 1, "shards": 3, "tokenizer": tokenizer}))
+    with pytest.raises(
+        UserError, match="clear.json: (.* are not the files of a tokenizer|tokenizer kind .* is unknown)"
+    ):
+        load_tokenizer(tmp_path)
+
+
 @pytest.fixture(scope="module")
 def spm_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return sentencepiece_model(tmp_path_factory.mktemp("spm") / "m.model")

@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.objectives.exclusion import Exclusion
+from fairseq_clear.seeding import Draws
 from fairseq_clear.text.sentence_dataset import SentenceDataset
 from fairseq_clear.views.paraphrase_views import AlignedSentences, Paraphrases, WithHardNegatives, aligned_sentences
 from tests.training import build
@@ -52,6 +54,12 @@ def test_a_blank_paraphrase_falls_back_and_is_counted() -> None:
     assert source.text_lengths.tolist() == [[4, 3], [5, 5], [3, 6]]
 
 
+def excluded(mine: list[int], theirs: list[int]) -> list[list[int]]:
+    """Which texts are not negatives of which."""
+    rules = Exclusion(identities=(torch.tensor(mine), torch.tensor(theirs)))
+    return rules.block(slice(0, len(mine)), slice(0, len(theirs)), torch.device("cpu")).int().tolist()
+
+
 def test_the_identity_is_that_of_the_original() -> None:
     """So that a back-translation of a text is no negative of another one of it."""
     texts = sentences()
@@ -59,8 +67,26 @@ def test_the_identity_is_that_of_the_original() -> None:
     source = Paraphrases(texts, makers.__getitem__, ["de", "zh"])
     (pair,) = pairs_of(source, 0)
     assert (pair.anchor.tolist(), pair.positives[0].tolist()) == ([BOS, 20, EOS], [BOS, 30, EOS])
-    assert pair.identity == content_hash(texts[0].numpy())
+    identity = [pairs_of(source, n)[0].identity for n in range(3)]
+    assert identity[0] >> 32 & (2**31 - 1) == content_hash(texts[0].numpy()) >> 32
+    assert excluded(identity, identity) == np.eye(3).tolist()
+    assert pairs_of(Paraphrases(texts, makers.__getitem__, ["original", "de"]), 0)[0].identity == content_hash(
+        texts[0].numpy()
+    )
     assert Paraphrases(texts, makers.__getitem__, ["original", "de", "zh"]).positives == 2
+
+
+def test_pairs_with_one_query_or_one_passage_are_not_negatives_of_each_other() -> None:
+    passages = SentenceDataset(Lines([[10], [11], [12], [10]]), BOS, EOS, max_tokens=6, name="text")
+    lines = {"query": [[20], [20], [21], [22]], "negative": [[11], [10], [30], [22]]}
+    aligned = {name: AlignedSentences(passages, Lines(some), name) for name, some in lines.items()}
+    source = Paraphrases(passages, aligned.__getitem__, ["query", "original"])
+    pairs = WithHardNegatives(source, [aligned["negative"]], passages).pairs(
+        np.arange(4), Draws.of(1, 1, np.arange(4), 0)
+    )
+    identity, negatives = pairs.identity.tolist(), pairs.negative_identity.tolist()
+    assert excluded(identity, identity) == [[1, 1, 0, 1], [1, 1, 0, 0], [0, 0, 1, 0], [1, 0, 0, 1]]
+    assert excluded(identity, negatives) == [[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0], [0, 1, 0, 1]]
 
 
 def test_several_hard_negatives_are_in_the_order_of_their_names() -> None:

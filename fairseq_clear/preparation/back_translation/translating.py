@@ -197,8 +197,6 @@ def _translate_texts(model: Translator, texts: dict[int, str], seed: int, counts
 
 def _write(settings: TranslationSettings, work: Work, deciding: dict[str, Any]) -> dict[str, Any]:
     """Write the report, then the text of each copy, so that a text always has its report; return the report."""
-    for path in (report_file(settings), *settings.files):
-        path.unlink(missing_ok=True)  # made with other settings; --overwrite was given
     counts = Counter[str]()
     with ExitStack() as stack:
         streams = [stack.enter_context(write_whole(path)) for path in settings.files]
@@ -206,6 +204,10 @@ def _write(settings: TranslationSettings, work: Work, deciding: dict[str, Any]) 
             counts.update(content["counts"])
             for stream, lines in zip(streams, content["copies"], strict=True):
                 stream.write("".join(f"{line}\n" for line in lines).encode())
+        for stream in streams:
+            stream.flush()  # a full disk is found before the old files, which --overwrite replaces, are removed
+        for path in (report_file(settings), *settings.files):
+            path.unlink(missing_ok=True)
         report = build_report(counts, settings.MODELS) | {"settings": deciding}
         write_json(report_file(settings), report)
     return report

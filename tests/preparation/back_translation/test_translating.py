@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from fairseq_clear.preparation.back_translation import translating
 from fairseq_clear.preparation.back_translation.translating import translate_file
 from fairseq_clear.preparation.back_translation.translation_settings import RoundTrip
 from fairseq_clear.preparation.back_translation.translator import clean_line
-from fairseq_clear.shared_work import Workers
+from fairseq_clear.shared_work import Work, Workers
 from tests.conftest import Ranks
 from tests.faults import commands
 from tests.preparation.back_translation.toys import StandIn
@@ -187,6 +188,24 @@ def test_other_settings_do_not_resume(settings: RoundTrip, change: dict[str, Any
         translate_file(settings)
     translate_file(replace(settings, overwrite=True))
     assert outputs(settings) == [settings.input.read_text().upper()]
+
+
+def test_what_is_replaced_stays_until_the_new_text_is_whole(
+    settings: RoundTrip, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    translate_file(settings)
+    before, again = outputs(settings), replace(settings, seed=2, overwrite=True)
+
+    def damaged(work: Work) -> Iterator[Any]:
+        yield {"counts": {}, "copies": [["new"]]}
+        raise UserError("0.json: damaged")
+
+    with monkeypatch.context() as patch, pytest.raises(UserError, match="damaged"):
+        patch.setattr(Work, "results", damaged)
+        translate_file(again)
+    assert outputs(settings) == before and translating.report_file(settings).is_file()
+    report = translate_file(again)
+    assert report is not None and report["settings"]["seed"] == 2
 
 
 def test_a_clean_line_is_one_line() -> None:
