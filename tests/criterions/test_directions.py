@@ -3,6 +3,7 @@
 import shlex
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -90,6 +91,22 @@ def contrast(criterion: Any, z: Tensor, texts: int, hard: int) -> Tensor:
     layouts = {name: Layout((count,)) for name, count in criterion.gathered_rows(views).items()}
     loss: Tensor = criterion.contrast({"projections": z}, views, layouts)[0]
     return loss
+
+
+@pytest.mark.parametrize("directions", ["one", "both"])
+def test_one_collective_counts_queries_and_hard_negatives(directions: str, paired_bin: Path) -> None:
+    criterion, asked = parts(paired_bin, *ONE, *HARD, "--directions", directions)[1], list[int]()
+
+    def layout(rows: int, device: torch.device) -> Layout:
+        """As if another worker had four texts."""
+        asked.append(rows)
+        return Layout((rows, 4 * criterion.sides))
+
+    views = Views(torch.zeros(12, 0), [0] * 12, torch.arange(3), torch.arange(6), torch.zeros(3))  # two for each text
+    with mock.patch.object(criterion, "layout", layout):
+        found = [criterion._layouts(views, is_empty) for is_empty in (False, True)]
+    assert [one["negatives"].counts for one in found] == [(6, 8), (0, 8)]
+    assert asked == [3 * criterion.sides, 0]
 
 
 @pytest.mark.parametrize("block", [1, 7, 2**20])
