@@ -24,10 +24,11 @@ def import_library(name: str, extra: str = "hf") -> Any:
     """
     try:
         return importlib.import_module(name)
-    except ImportError as error:
+    except Exception as error:  # a broken installation raises errors of other types
         package = name.partition(".")[0].replace("_", "-").replace("sklearn", "scikit-learn")
         raise UserError(
-            f"{package} cannot be imported ({error}); run pip install 'fairseq_clear[{extra}]', or install only {package}"
+            f"{package} cannot be imported ({one_line(error)}); run pip install 'fairseq_clear[{extra}]', or install only "
+            f"{package}"
         ) from None
 
 

@@ -59,6 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     # without this, importing fairseq turns on the debug logs of all libraries
     logging.basicConfig(level=logging.INFO, format="%(message)s")
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")  # for terminals that are not UTF-8
     arguments = list(sys.argv[1:] if argv is None else argv)
     command = next((argument for argument in arguments if not argument.startswith("-")), None)
     parser = build_parser(command)
@@ -70,9 +72,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     workers = Workers()
     try:
         with signals_raise():
-            workers = join_workers()
-            if workers.size > 1 and not args.shares_work:
+            if (
+                not args.shares_work and os.environ.get("WORLD_SIZE", "1") != "1"
+            ):  # joining would wait for other workers
                 raise UserError("runs in one process; start it without torchrun, or unset WORLD_SIZE")
+            workers = join_workers()
             # all workers print the same
             with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere) if workers.rank else nullcontext():
                 return int(args.run(args))

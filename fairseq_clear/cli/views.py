@@ -95,8 +95,6 @@ fairseq-clear views --data-bin data-bin --augment del-word --text 'The film was 
             raise UserError(f"--start {self.start}: there are {items} texts, with index 0 to {items - 1}")
         is_coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         printer = ViewPrinter(task.dictionary.symbols, tokenizer, colour=is_coloured)
-        if hasattr(sys.stdout, "reconfigure"):
-            sys.stdout.reconfigure(errors="replace")  # for terminals that are not UTF-8
         print(f"--views {self.views} --augment {task.chain.spec} --seed {self.seed} --epoch {self.epoch}")
         print(printer.legend())
         for index in range(self.start, min(self.start + self.count, items)):

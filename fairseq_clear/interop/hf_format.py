@@ -8,6 +8,7 @@ gives ``<s>`` global attention.
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +154,7 @@ def check_folder(folder: Path) -> None:
         repository = str(folder) if re.fullmatch(r"[\w.-]+/[\w.-]+", str(folder)) else f"OWNER/{folder.name}"
         raise UserError(
             f"{folder}: no such folder; give a local Hugging Face folder, which is not downloaded here: on a machine with "
-            f"network run `hf download {repository} --local-dir {folder.name}`, copy that folder and give its path"
+            f"network run `hf download {repository} --local-dir {shlex.quote(folder.name)}`, copy that folder and give its path"
         )
     if not (folder / CONFIG).is_file():
         raise UserError(f"{folder}: has no {CONFIG}, and no model.pt of fairseq either; give a folder of a model")

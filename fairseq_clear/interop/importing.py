@@ -1,5 +1,6 @@
 """Imports a Hugging Face folder, or an archive of fairseq, as a checkpoint with its vocabulary and tokenizer."""
 
+import shlex
 import shutil
 import sys
 import tarfile
@@ -56,6 +57,7 @@ def import_hf(
         parse_pooling(pooling)
     if arch == ARCH:
         check_kind(read_json(source / CONFIG, kind=dict), source / CONFIG)
+    _check_made_by_import(dest)
     stated, settings = read_modules(source, ignore_mode=pooling is not None)
     chosen = pooling or stated or STOCK_POOLING
     with output_folder(dest, overwrite, (CHECKPOINT,)) as temporary:
@@ -88,9 +90,20 @@ def import_hf(
     return _report(dest, parity, notes, arch)
 
 
+def _check_made_by_import(dest: Path) -> None:
+    """Raise UserError for an archive of fairseq, which has a ``model.pt`` too, but no ``clear.json``."""
+    if (dest / CHECKPOINT).is_file() and not (dest / CLEAR_JSON).is_file():
+        raise UserError(f"{dest}: has a {CHECKPOINT}, but was not made by this command; choose another --dest")
+
+
 def _report(dest: Path, parity: Parity, notes: list[str], arch: str = ARCH) -> list[str]:
     """Lines to print: what was left out or initialised, the comparison with the imported model, and what to do next."""
-    return [*notes, parity.summary(), f"wrote {dest}", f"to start from it: --arch {arch} --encoder-from {dest}"]
+    return [
+        *notes,
+        parity.summary(),
+        f"wrote {dest}",
+        f"to start from it: --arch {arch} --encoder-from {shlex.quote(str(dest))}",
+    ]
 
 
 def _convert(
@@ -172,6 +185,7 @@ def import_archive(
     Raises:
         UserError: a part is missing or damaged.
     """
+    _check_made_by_import(dest)
     with _unpacked(source) as folder, output_folder(dest, overwrite, (CHECKPOINT,)) as temporary:
         if not (folder / DICTIONARY).is_file():
             raise UserError(f"{source}: has no {DICTIONARY}; is it an archive of fairseq's roberta?")

@@ -59,6 +59,8 @@ def merge_folders(start: Path, refined: Path, dest: Path, share: float, *, overw
     """
     for folder in (start, refined):
         check_folder(folder)
+    if start.resolve() in dest.resolve().parent.parents:  # only a folder directly in START is left out of the copy
+        raise UserError(f"--dest {dest}: is in a folder of {start}, which is copied; give a folder outside it")
     ours, theirs = read_source(start, {}), read_source(refined, {})
     _check_same(start, ours, refined, theirs)
     if left := [name for name in ours.unused if not SPARE.fullmatch(name)]:

@@ -78,7 +78,7 @@ def sentence_settings(model: TextModel) -> dict[str, Any]:
 def prompts_of(model: TextModel) -> dict[str, str]:
     """The prompts of the imported folder, by name: texts that are put before a query, a passage, and so on."""
     prompts = sentence_settings(model).get("config", {}).get("prompts") or {}
-    return {str(name): str(text) for name, text in prompts.items()}
+    return {str(name): str(text) for name, text in prompts.items() if text is not None}
 
 
 def prompt_ids(dictionary: Any, tokenizer: Tokenizer, prompt: str) -> list[int]:
@@ -151,8 +151,12 @@ def encode_texts(
         if not isinstance(text, str):
             raise UserError(f"sentence {number} is of type {type(text).__name__}, not str: give a list of strings")
     rows = [read_tokens(dictionary, tokenizer, prompt + text) for text in sentences]
-    is_left_out = prompt and not sentence_settings(model).get("include_prompt", True)
-    skipped = len(read_tokens(dictionary, tokenizer, prompt)) - 1 if is_left_out else 0  # <s> and the prompt
+    size = len(read_tokens(dictionary, tokenizer, prompt)) - 1 if prompt else 0  # <s> and the prompt
+    if size >= longest - 1:
+        raise UserError(
+            f"prompt {prompt[:40]!r}: has {size - 1} tokens, and texts are cut to {longest}; give a shorter one"
+        )
+    skipped = 0 if sentence_settings(model).get("include_prompt", True) else size
     texts = Ragged.of([np.array(row, np.int64) for row in rows]).cut(longest)
     truncated, unknown = sum(len(row) > longest for row in rows), int((texts.tokens == dictionary.unk()).sum())
     vectors = np.empty((len(texts), model.args.encoder_embed_dim), np.float32)  # (N, D)

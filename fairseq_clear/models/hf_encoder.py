@@ -63,9 +63,13 @@ class HfBackbone(nn.Module):
         """The longest text that the model reads, in tokens."""
         for module in self.model.modules():
             rows = getattr(module, "position_embeddings", None)
-            if isinstance(rows, nn.Embedding):
+            table = getattr(rows, "weight", None)  # of nn.Embedding, or I-BERT's own class
+            if isinstance(table, Tensor) and table.dim() == 2:
+                padding = getattr(rows, "padding_idx", None)
                 # positions that skip the padding begin after its id
-                return rows.num_embeddings - (0 if rows.padding_idx is None else rows.padding_idx + 1)
+                found = len(table) - (0 if padding is None else padding + 1)
+                ids = getattr(module, "position_ids", None)  # fewer than rows in Nystromformer, YOSO and MRA
+                return found if ids is None else min(found, int(ids.shape[-1]))
         return int(getattr(self.model.config, "max_position_embeddings", 0)) or 1 << 20
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "HfBackbone":

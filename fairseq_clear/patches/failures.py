@@ -7,6 +7,7 @@ a new run.
 
 import logging
 import math
+import shlex
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -131,7 +132,9 @@ def load_checkpoint(
     except UserError as error:
         is_start = filename == self.cfg.checkpoint.finetune_from_model  # no other file stands in for it
         if "not a complete" in str(error) and not is_start and (other := newest_whole(filename)):
-            raise UserError(f"{error}; continue from an earlier one: cp {other} {filename}") from None
+            raise UserError(
+                f"{error}; continue from an earlier one: {shlex.join(['cp', str(other), filename])}"
+            ) from None
         raise
     except AssertionError as error:  # another criterion or optimizer, as in a checkpoint of stock masked_lm
         start = f"; or give another --save-dir, with --finetune-from-model {filename} to start a run from these weights"

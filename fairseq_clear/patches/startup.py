@@ -269,7 +269,8 @@ def merge_defaults(cfg: Any) -> None:
 
 def _fail(error: UserError | str, *, is_first: bool = True) -> NoReturn:
     """Log an error, on the first worker only because all workers find the same one, and exit with status 2."""
-    if is_first and os.environ.get("RANK", "0") == "0":
+    is_alone = os.environ.get("WORLD_SIZE", "1") == "1"  # RANK may be of another job then
+    if is_first and (is_alone or os.environ.get("RANK", "0") == "0"):
         logger.error("%s", error)
     raise SystemExit(2)
 

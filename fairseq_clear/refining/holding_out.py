@@ -77,7 +77,7 @@ def hold_out(text: Path, folder: Path, share: float, seed: int) -> HeldOut:
         raise UserError("every document equals one that is held out, so none is left to train on; give other documents")
     dev_count = min(max(FEWEST, count // 2), count, MOST_DEV)
     parts = {"dev": chosen[:dev_count], "test": chosen[dev_count:]}
-    _write_parts(folder, documents, titled, parts["dev"], held_out)
+    _write_parts(folder, documents, titled, parts["dev"], held_out, len(documents) // 2)
 
     def ask(passage: Callable[[Sequence[str]], str]) -> tuple[Asked, list[str]]:
         long = {name: [documents[n] for n in some if len(documents[n]) > 1] for name, some in parts.items()}
@@ -110,7 +110,8 @@ def divide_pairs(pairs: list[Pair], text: Path, folder: Path, seed: int) -> Held
         raise UserError(f"--pairs: {len(pairs)} pairs; give {2 * FEWEST} or more")
     rng, (documents, titled) = np.random.default_rng(seed), _read_text(text)
     divided, others = split_pairs(pairs, rng)
-    _write_parts(folder, documents, titled, rng.permutation(len(documents)).tolist(), set())
+    candidates = rng.permutation(len(documents)).tolist()
+    _write_parts(folder, documents, titled, candidates, set(), max(1, len(documents) // 10))
     return write_held_out(folder, divided, others[:MOST_OTHERS], documents, len(titled))
 
 
@@ -153,11 +154,11 @@ def find_titles(documents: Sequence[Sequence[str]]) -> set[int]:
 
 
 def _write_parts(
-    folder: Path, documents: list[list[str]], titled: set[int], candidates: list[int], held_out: set[int]
+    folder: Path, documents: list[list[str]], titled: set[int], candidates: list[int], held_out: set[int], most: int
 ) -> None:
-    """Write valid.txt, a few of the candidates, and train.txt, the documents that are neither there nor held out."""
+    """Write valid.txt, at most ``most`` of the candidates, and train.txt, the documents that are neither there nor held out."""
     wanted = sorted(candidates, key=lambda n: (n not in titled, -min(len(documents[n]), LONG)))
-    valid = sorted(wanted[: min(MOST_VALID, len(documents) // 2)])
+    valid = sorted(wanted[: min(MOST_VALID, most)])
     left_out = {*valid, *held_out}
     for name, numbers in (("valid", valid), ("train", [n for n in range(len(documents)) if n not in left_out])):
         text = "".join("\n".join(documents[n]) + "\n\n" for n in numbers)
@@ -279,8 +280,9 @@ def write_rows(folder: Path, dest: Path, load: Callable[[], Encoder], count: int
     if short:
         last = max(MiningSettings.last_rank, count)
         settings, found, filled = MiningSettings(negatives=count, margin=margin, last_rank=last), {}, []
+        encoder = load()
         try:
-            mined = mine_negatives(load(), [(row[0], row[1]) for row in rows], further, settings, device=device)
+            mined = mine_negatives(encoder, [(row[0], row[1]) for row in rows], further, settings, device=device)
             found = dict(zip(mined.kept.tolist(), mined.negatives.tolist(), strict=True))
         except UserError:  # too few texts: the pairs that have all of theirs are left
             if short == len(rows):

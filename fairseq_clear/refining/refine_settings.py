@@ -127,7 +127,9 @@ class RefineSettings(DocumentSettings):
         "tokens of the longest text of a pair; longer ones are cut", 128, least=8, group="training"
     )
     learning_rate: float = setting("highest learning rate", 5e-5, above=0, flag="--lr", group="training")
-    seed: int = setting("seed of the held-out documents, of batches, views and dropout", 1, least=0, group="training")
+    seed: int = setting(
+        "seed of the held-out documents, of batches, views and dropout", 1, least=0, most=2**31 - 1, group="training"
+    )
     device: str | None = setting("cpu, or cuda for one GPU (default: cuda if available)", None, group="training")
     updates: int = setting("number of updates", 40, least=1, group="training")
     held_out: float = setting(

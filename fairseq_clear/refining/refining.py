@@ -13,6 +13,7 @@ import torch
 
 from fairseq_clear.distributed import choose_device
 from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.checkpoints import load_model
 from fairseq_clear.evaluation.reports import Report, Row
 from fairseq_clear.evaluation.retrieval import Doubles, pair_cosines
 from fairseq_clear.evaluation.retrieval_data import BASELINES, read_pairs, read_training_pairs
@@ -59,7 +60,8 @@ from fairseq_clear.text.sentence_folders import DOCUMENT, QUERY, find_prompt
 TRIAL_SHARE, SHORTEST_TRIAL = 0.2, 10  # updates of a trial
 FEWEST_TRIAL_PAIRS = 10  # that can tell recipes apart
 SHARES = (0.0, 0.25, HALF, 0.75, 1.0)  # of the refined weights in a merge with the untouched ones
-WEIGHTS = (".safetensors", ".bin", ".pt")
+SETTINGS = "settings.json"
+OF_ENCODER = (".safetensors", ".bin", ".pt", ".json", ".txt", ".model")  # suffixes of files that make an encoder
 MOST_DRIFT_SENTENCES = 500
 
 
@@ -121,6 +123,9 @@ def run_refine(settings: RefineSettings, documents: Sequence[str] = ()) -> dict[
     with write_errors(settings.work, "--dest"), log_level(logging.WARNING, "fairseq", "fairseq_clear", "matplotlib"):
         settings.work.mkdir(parents=True, exist_ok=True)
         with locked(settings.work / "lock", busy):
+            is_own = (settings.work / SETTINGS).is_file() or {path.name for path in settings.work.iterdir()} <= {"lock"}
+            if not is_own:
+                raise UserError(f"{settings.work}: is not a folder of refine, which would be replaced; move it")
             if documents:
                 files.append(settings.work / "texts.jsonl")
                 lines = (json.dumps({settings.text_field: text}) + "\n" for text in documents)
@@ -152,11 +157,13 @@ def _choose_device(name: str | None) -> str:
 def _check_same(settings: RefineSettings, texts: list[Path]) -> None:
     """Write settings.json; UserError if the work folder was made with other settings or other content of a file."""
     encoder = settings.encoder
-    weights = [path for path in sorted(encoder.rglob("*")) if path.suffix in WEIGHTS] if encoder.is_dir() else [encoder]
-    given = [path for path in (*weights, settings.pairs, settings.train_pairs) if path is not None and path.is_file()]
+    parts = (
+        [path for path in sorted(encoder.rglob("*")) if path.suffix in OF_ENCODER] if encoder.is_dir() else [encoder]
+    )
+    given = [path for path in (*parts, settings.pairs, settings.train_pairs) if path is not None and path.is_file()]
     wanted = {**settings.as_json(), "texts": [hash_file(path) for path in texts]}
     wanted["content of --from or of pairs"] = [content_hash(path) for path in given]
-    file = settings.work / "settings.json"
+    file = settings.work / SETTINGS
     known = read_json(file) if file.is_file() else wanted
     if differing := sorted(name for name in wanted if known.get(name) != wanted[name]):
         raise UserError(
@@ -262,6 +269,11 @@ def _prepare(steps: Steps, encoder: Path, checkpoint: Path, counts: HeldOut) -> 
     if not flags:
         raise UserError(
             f"{folder}: has no tokenizer of raw text; give --data-bin, a folder with the dict.txt and tokenizer of the encoder"
+        )
+    most = int(load_model(checkpoint, folder).model.max_positions())
+    if settings.max_length > most:
+        raise UserError(
+            f"--max-length {settings.max_length}: the encoder reads at most {most} tokens; give that or fewer"
         )
     text: Path = work / "train.txt"
     options: dict[str, Any] = {"valid": (work / "valid.txt",)}

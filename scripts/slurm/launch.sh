@@ -84,7 +84,7 @@ if [ $style = environment ]; then # as torchrun sets it
     variables=("WORLD_SIZE=$workers" "RANK=$rank" "LOCAL_RANK=$device" "MASTER_ADDR=$master" "MASTER_PORT=$port")
   fi
   command=(env ${variables[@]+"${variables[@]}"} "${PYTHON:-python}" -m fairseq_clear.cli "$@")
-  if [ -n "${LAUNCH_DRY_RUN:-}" ]; then echo "${command[*]}" && exit; fi
+  if [ -n "${LAUNCH_DRY_RUN:-}" ]; then printf '%q ' "${command[@]}" && echo && exit; fi
   exec "${command[@]}"
 fi
 extra=()

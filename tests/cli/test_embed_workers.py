@@ -12,7 +12,7 @@ import pytest
 from fairseq_clear.cli.main import main
 from fairseq_clear.evaluation.embedding_files import BLOCK
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
-from tests.conftest import WORDS, run, run_workers
+from tests.conftest import WORDS, rejected, run, run_workers
 
 pytestmark = pytest.mark.slow
 
@@ -111,7 +111,6 @@ def test_an_error_of_all_workers_is_one_line(command: list[str], tmp_path: Path)
     for more, message in [
         ([*command, str(tmp_path / "out.npy"), "--checkpoint", str(tmp_path / "broken.pt")], "not a complete"),
         ([*command, str(tmp_path / "out.jsonl")], "several workers need an input file and --output FILE.npy"),
-        (["doctor"], "doctor: error: runs in one process; start it without torchrun"),
     ]:
         # fresh: torch reads whether it prints warnings, here of the worker that ended first, when it is imported
         ended = run_workers(2, *fairseq_clear, *more, check=False, fresh=message == "not a complete")
@@ -119,6 +118,13 @@ def test_an_error_of_all_workers_is_one_line(command: list[str], tmp_path: Path)
         assert [worker.returncode for worker in ended] == [2, 2]
         assert message in said and said.count("\n") == 1, said
     assert names(tmp_path) == ["broken.pt"]
+
+
+def test_a_command_of_one_process_does_not_wait_for_others(monkeypatch, capsys) -> None:
+    """WORLD_SIZE may be that of a pod or a batch script; joining would wait for its other workers."""
+    for name, value in {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    rejected(capsys, ["doctor"], "doctor: error: runs in one process; start it without torchrun, or unset WORLD_SIZE")
 
 
 def test_two_jobs_do_not_write_one_output(command: list[str], tmp_path: Path) -> None:

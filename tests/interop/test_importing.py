@@ -186,6 +186,16 @@ def test_what_is_missing_is_not_made_up(tmp_path: Path, arch: str) -> None:
     assert not (tmp_path / "ours").exists()
 
 
+def test_an_archive_of_fairseq_is_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "roberta.base").mkdir()
+    (tmp_path / "roberta.base/model.pt").write_text("weights")
+    source = make_folder(tmp_path / "hf", "bert")
+    rejected(
+        capsys, ["import", source, "--dest", tmp_path / "roberta.base", "--overwrite"], "was not made by this command"
+    )
+    assert (tmp_path / "roberta.base/model.pt").read_text() == "weights"
+
+
 def test_a_tokenizer_of_another_model_is_rejected(tmp_path: Path) -> None:
     source, other = make_folder(tmp_path / "hf", "bert"), make_folder(tmp_path / "other", "roberta")
     for name in ("tokenizer.json", "tokenizer_config.json"):

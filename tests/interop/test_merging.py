@@ -116,6 +116,16 @@ def test_mistakes_are_one_line(name, folders, tmp_path, capsys) -> None:
     assert not (tmp_path / "d").exists()
 
 
+def test_a_destination_inside_the_start(folders, tmp_path, capsys) -> None:
+    shutil.copytree(folders[0], tmp_path / "start")
+    rejected(
+        capsys,
+        ["merge", tmp_path / "start", folders[1], "--dest", tmp_path / "start/sub/d"],
+        "is copied; give a folder outside",
+    )
+    assert not (tmp_path / "start/sub").exists()
+
+
 def test_a_head_for_another_task_is_an_error_and_not_lost(folders, tmp_path, capsys) -> None:
     start = shutil.copytree(folders[0], tmp_path / "start")
     weights = load_file(start / "model.safetensors")

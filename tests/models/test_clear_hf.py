@@ -17,6 +17,7 @@ from fairseq_clear.cli.main import main
 from fairseq_clear.errors import UserError
 from fairseq_clear.interop.exporting import export
 from fairseq_clear.models.clear_hf import ClearHfModel
+from fairseq_clear.models.hf_encoder import HfBackbone
 from fairseq_clear.modules import chunking
 from fairseq_clear.modules.pooling import POOLINGS
 from fairseq_clear.text.data_folders import load_tokenizer
@@ -340,6 +341,20 @@ def test_a_pooler_is_kept_and_not_trained(name: str, tmp_path: Path, caplog: pyt
     pairs = list(zip(before.pooler.parameters(), after.pooler.parameters(), strict=True))
     assert pairs and all(torch.equal(one, other) for one, other in pairs)
     refuses(caplog, "--mlm-weight: the encoder has no head", found, of=start)
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "nystromformer", "yoso", "mra", "ibert", "mpnet"])
+def test_the_longest_text_has_positions(name: str) -> None:
+    import transformers
+
+    config = transformers.AutoConfig.for_model(
+        name, vocab_size=50, **SMALL, **({"quant_mode": False} if name == "ibert" else {})
+    )
+    model = transformers.AutoModel.from_config(config).eval()
+    longest = HfBackbone.positions.fget(SimpleNamespace(model=model))  # type: ignore[attr-defined]
+    model.embeddings(input_ids=torch.full((1, longest), 5))
+    with pytest.raises((RuntimeError, IndexError)):
+        model.embeddings(input_ids=torch.full((1, longest + 1), 5))
 
 
 def test_a_configuration_is_enough(tmp_path: Path) -> None:

@@ -185,6 +185,7 @@ def test_half_precision_models_give_float32(model, dictionary):
         ({"batch_size": 0}, "batch size 0: must be 1 or more"),
         ({"max_length": 1}, "maximum length 1: must be 2 to 20"),
         ({"max_length": 21}, "maximum length 21: must be 2 to 20"),
+        ({"prompt": 19 * "a "}, "prompt 'a a .*': has 19 tokens, and texts are cut to 20; give a shorter one"),
         ({"sentences": ["a", 7]}, "sentence 1 is of type int, not str"),
     ],
 )

@@ -13,7 +13,7 @@ import torch
 from torch.multiprocessing.spawn import ProcessRaisedException
 
 from fairseq_clear import patches
-from fairseq_clear.patches import compatibility
+from fairseq_clear.patches import compatibility, startup
 from tests.conftest import ROOT, Ranks
 
 pytestmark = pytest.mark.slow
@@ -37,6 +37,15 @@ def test_old_checkpoints_load_with_weights_only_on(tmp_path: Path) -> None:
             torch.load(tmp_path / "old.pt", weights_only=True)
     finally:
         compatibility.allow_checkpoint_classes()
+
+
+@pytest.mark.parametrize(("size", "rank", "is_said"), [("", "1", True), ("2", "1", False), ("2", "0", True)])
+def test_an_error_is_said_once_also_with_the_rank_of_another_job(size, rank, is_said, monkeypatch, caplog) -> None:
+    for name, value in (("WORLD_SIZE", size), ("RANK", rank)):
+        monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name, raising=False)
+    with pytest.raises(SystemExit, match="2"):
+        startup._fail("--lr: wrong")
+    assert ("--lr: wrong" in caplog.text) == is_said
 
 
 def test_numpy_2_gets_back_the_name_that_fairseq_reads(monkeypatch: pytest.MonkeyPatch) -> None:

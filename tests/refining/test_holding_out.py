@@ -97,6 +97,7 @@ def test_given_pairs_are_divided(tmp_path: Path) -> None:
     counts = divide_pairs(given_pairs, tmp_path / "text.txt", tmp_path, 1)
     assert (counts.dev, counts.test, counts.documents) == (10, 40, 5)
     assert sorted(read(tmp_path, "train") + read(tmp_path, "valid")) == documents
+    assert len(read(tmp_path, "valid")) == 1  # a tenth of them, at least one
     assert sorted(pairs(tmp_path, "dev") + pairs(tmp_path, "test")) == sorted(given_pairs)
     with pytest.raises(UserError, match="--pairs: 3 pairs; give 4 or more"):
         divide_pairs(given_pairs[:3], tmp_path / "text.txt", tmp_path, 1)

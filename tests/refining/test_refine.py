@@ -25,7 +25,7 @@ from fairseq_clear.refining.holding_out import HARDER, QUESTION, HeldOut
 from fairseq_clear.refining.refine_report import RefineReport, choose_share
 from fairseq_clear.refining.refine_settings import RefineSettings
 from fairseq_clear.refining.refine_steps import Steps, Training
-from fairseq_clear.refining.refining import WEIGHTS, _choose_question, _choose_recipe, refine, run_refine
+from fairseq_clear.refining.refining import _choose_question, _choose_recipe, refine, run_refine
 from tests import zygote
 from tests.conftest import ROOT, rejected, run, sentences
 from tests.interop.folders import make_folder, make_sentence_folder
@@ -306,18 +306,19 @@ def test_another_run_is_rejected(folder: Path, tmp_path: Path) -> None:
     shutil.copy(folder / "text.txt", text)
     shutil.copytree(folder / "tiny", tiny)
     made = RefineSettings(
-        texts=(text,), encoder=tiny, dest=tmp_path / "out", device="cpu", training_flags=("--no-flag",)
+        texts=(text,), encoder=tiny, dest=tmp_path / "out", device="cpu", max_length=20, training_flags=("--no-flag",)
     )
     with pytest.raises(UserError, match="--no-flag: no such flag of this command"):
         run_refine(made)
     done = {path.name for path in work.iterdir()}
     assert "data-bin" in done and not (tmp_path / "out").exists()
-    content, weights = text.read_text(), next(path for path in tiny.iterdir() if path.suffix in WEIGHTS)
-    bytes_before = weights.read_bytes()
+    content, weights = text.read_text(), next(tiny.glob("*.safetensors"))
+    bytes_before, config = weights.read_bytes(), (tiny / "config.json").read_text()
     for change, message in (
         (lambda: setattr(made, "training_flags", ()), "another training_flags"),
         (lambda: text.write_text("Other text.\n"), "another texts"),
         (lambda: weights.write_bytes(bytes_before + b" "), "another content of --from"),
+        (lambda: (tiny / "config.json").write_text(config + " "), "another content of --from"),
     ):
         change()
         with pytest.raises(UserError, match=f"out.partial: holds the steps of {message}.*remove the folder"):
@@ -325,6 +326,7 @@ def test_another_run_is_rejected(folder: Path, tmp_path: Path) -> None:
         made.training_flags = ("--no-flag",)
         text.write_text(content)
         weights.write_bytes(bytes_before)
+        (tiny / "config.json").write_text(config)
     assert {path.name for path in work.iterdir()} == done
 
 
@@ -402,6 +404,9 @@ MISTAKES = {
     "{texts} --dest {texts} --overwrite": "texts: has no fairseq_clear.json",
     "{export}/text.txt --dest {export} --overwrite": "export/text.txt: is in --dest ",
     "{texts} --dest {texts}/new/out": "new/out: is in ",
+    "{texts} --seed 2147483648": "--seed 2147483648: must be",
+    "{texts} --max-length 9999": "--max-length 9999: the encoder reads at most",
+    "{texts} --dest {export}/own": "own.partial: is not a folder of refine",
     "{texts} --negatives 1": "--negatives 1: belongs to --train-pairs",
     "--train-pairs {pairs} --recipe cloze": "--recipe cloze: --train-pairs trains on pairs",
     "--train-pairs {pairs} --negatives -1": "--negatives -1: must be 0 or more",
@@ -416,6 +421,8 @@ def test_mistakes_are_one_line(flags, folder, tmp_path, capsys, monkeypatch) -> 
     shutil.copy(folder / "text.txt", tmp_path / "texts")
     shutil.copytree(tmp_path / "texts", tmp_path / "export")
     (tmp_path / "export/fairseq_clear.json").touch()
+    (tmp_path / "export/own.partial").mkdir()
+    (tmp_path / "export/own.partial/notes.txt").write_text("kept")
     for name, content in (("pairs", "one\ttwo\n" * 50), ("empty.txt", "")):
         (tmp_path / name).write_text(content)
     places = {"texts": "texts", "export": "export", "pairs": "pairs", "empty": "empty.txt"}
@@ -428,6 +435,7 @@ def test_mistakes_are_one_line(flags, folder, tmp_path, capsys, monkeypatch) -> 
     said = capsys.readouterr().err
     assert status == 2 and MISTAKES[flags] in said.splitlines()[-1] and "Traceback" not in said
     assert not (tmp_path / "out").exists() and not (tmp_path / "texts/new").exists()
+    assert (tmp_path / "export/own.partial/notes.txt").read_text() == "kept"
 
 
 def test_matplotlib_is_missing(tmp_path, capsys, monkeypatch) -> None:

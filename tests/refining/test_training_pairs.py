@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation.encoders import Encoder
 from fairseq_clear.evaluation.retrieval_data import read_beir
 from fairseq_clear.refining.holding_out import divide_training_pairs, write_rows
 from tests.conftest import run, sentences
@@ -104,6 +105,10 @@ def lines(path: Path) -> list[str]:
     return path.read_text().splitlines()
 
 
+def wrong_encoder() -> Encoder:
+    raise UserError("a wrong encoder")
+
+
 def test_given_hard_negatives_come_before_mined_ones(tmp_path: Path) -> None:
     # the nearest text to query a is aab, then abb; to query b it is abb; c has nothing near
     rows = [("a", "aaaa", "given"), ("b", "bbbb"), ("c", "cccc")]
@@ -129,6 +134,8 @@ def test_given_hard_negatives_come_before_mined_ones(tmp_path: Path) -> None:
         *(f"given {n}" for n in range(9)),
     )  # too few texts for the others, but this pair has all of its
     (tmp_path / "pairs.json").write_text(json.dumps({"pairs": rows, "further": further}))
+    with pytest.raises(UserError, match="a wrong encoder"):  # is not hidden by the pair that needs none
+        write_rows(tmp_path, tmp_path / "wrong", wrong_encoder, 9, 0.05, "cpu")
     write_rows(tmp_path, tmp_path / "one", Letters, 9, 0.05, "cpu")
     assert lines(tmp_path / "one/query.txt") == ["a"] and lines(tmp_path / "one/negative9.txt") == ["given 8"]
 

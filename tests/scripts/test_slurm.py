@@ -1,6 +1,7 @@
 """scripts/slurm without a Slurm: what a worker is told, by the variables that srun would set, and the mistakes named."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -180,6 +181,8 @@ def test_a_worker_of_a_command_that_shares_its_work(stubs: Path) -> None:
     assert told == ["env", *place, *command]
     alone = rank(stubs, "fairseq-clear", "embed", SLURM_NTASKS="1", SLURM_PROCID="0", SLURM_LOCALID="0")
     assert alone == ["env", *command[:4]]
+    quoted = rank(stubs, "fairseq-clear", "embed", "my file.txt", SLURM_NTASKS="1", SLURM_PROCID="0", SLURM_LOCALID="0")
+    assert shlex.split(" ".join(quoted))[-1] == "my file.txt"
     batch = call(stubs, "work.sbatch", "embed", "in.txt", SLURM_SUBMIT_DIR=str(ROOT))
     launch = str(SLURM / "launch.sh")
     assert batch.stdout.split() == ["srun", "--kill-on-bad-exit=1", launch, "fairseq-clear", "embed", "in.txt"]
