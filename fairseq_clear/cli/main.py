@@ -72,9 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     workers = Workers()
     try:
         with signals_raise():
-            if (
-                not args.shares_work and os.environ.get("WORLD_SIZE", "1") != "1"
-            ):  # joining would wait for other workers
+            # before joining, which would wait for the other workers
+            if not args.shares_work and os.environ.get("WORLD_SIZE", "1") != "1":
                 raise UserError("runs in one process; start it without torchrun, or unset WORLD_SIZE")
             workers = join_workers()
             # all workers print the same

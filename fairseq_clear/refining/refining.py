@@ -123,8 +123,8 @@ def run_refine(settings: RefineSettings, documents: Sequence[str] = ()) -> dict[
     with write_errors(settings.work, "--dest"), log_level(logging.WARNING, "fairseq", "fairseq_clear", "matplotlib"):
         settings.work.mkdir(parents=True, exist_ok=True)
         with locked(settings.work / "lock", busy):
-            is_own = (settings.work / SETTINGS).is_file() or {path.name for path in settings.work.iterdir()} <= {"lock"}
-            if not is_own:
+            names = {path.name for path in settings.work.iterdir() if not path.name.startswith(".")}
+            if SETTINGS not in names and not names <= {"lock", "texts.jsonl"}:  # the latter are left by a killed call
                 raise UserError(f"{settings.work}: is not a folder of refine, which would be replaced; move it")
             if documents:
                 files.append(settings.work / "texts.jsonl")

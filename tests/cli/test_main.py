@@ -1,6 +1,7 @@
 """The command line's frame: commands load lazily, mistakes are one line and status 2."""
 
 import importlib
+import io
 import json
 import sys
 import types
@@ -33,6 +34,14 @@ for arguments in ([], *([name] for name in COMMANDS), ["glue", "run"], ["plot", 
     loaded |= set(sys.modules)
 print(json.dumps(heavy))
 """
+
+
+def test_a_terminal_that_lacks_a_character(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    assert main(["user-dir"]) == 0
+    print("0.5 \u00b1 0.1", flush=True)
+    assert written.getvalue().endswith(b"0.5 \\xb1 0.1\n")
 
 
 def test_help_imports_nothing_but_the_standard_library() -> None:

@@ -337,6 +337,11 @@ def test_an_error_before_the_training_leaves_no_folder(folder: Path, tmp_path: P
     with pytest.raises(UserError, match=r"one document of 2 sentences.*add --document-start \."):
         run_refine(made)
     assert not made.work.exists()
+    made.work.mkdir()
+    (made.work / "texts.jsonl").write_text("of a call that was killed before it wrote its settings")
+    with pytest.raises(UserError, match=r"one document of 2 sentences"):
+        run_refine(made)
+    assert not made.work.exists()
     made.dest = folder / "tiny/out"  # an interrupted run would change the weights below the encoder's folder
     with pytest.raises(UserError, match="out: is in .*tiny, whose files are read; give a folder outside it"):
         run_refine(made)
