@@ -38,7 +38,7 @@ class Retrieval(Evaluation, PairFlags, DocumentSettings):
 
     The search is exact. After each score stands half of its 95 % interval, from a bootstrap over queries; the report has both
     ends, the rank of each query's passage, and what is found for three queries. Without labelled data, --documents makes the
-    queries from text of your own: the first sentence of a document must find the rest of it. Texts that the encoder was
+    queries from text of your own: the first sentence of a document must find the remaining text. Texts that the encoder was
     trained on give scores that are too high.
     """
 

@@ -46,7 +46,7 @@ DEFAULT_TASKS = (*STS_YEARS, "STS-B", "SICK-R")
 METRICS = ("pearson", "spearman")
 # How the subsets of a year are combined to one number.
 AGGREGATIONS = ("all", "mean", "wmean")
-# Possible places of a data set's folder in the folder that the user names: SentEval's tree, or a part of it.
+# Possible places of a data set's folder in the folder that the user names: SentEval's tree, or one of its subfolders.
 _BELOW = ("", "STS", "sts", "downstream", "downstream/STS", "data/downstream", "data/downstream/STS", "senteval")
 
 

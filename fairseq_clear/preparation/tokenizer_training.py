@@ -34,7 +34,7 @@ def train_sentencepiece(staged: Staged, settings: TokenizerSettings) -> bytes:
     from sentencepiece import SentencePieceTrainer
 
     written = io.BytesIO()
-    # The sample is drawn with our seed; sentencepiece uses all of it.
+    # The sample is drawn with our seed; sentencepiece uses the whole sample.
     lines = (portion for line in staged.training_lines(settings.spm_sample_mb * 1e6) for portion in cut_line(line))
     try:
         SentencePieceTrainer.train(

@@ -95,7 +95,7 @@ def count_held_out(total: int, share: float) -> int:
 
 
 def below_title(document: Sequence[str]) -> str:
-    """What follows the first sentence, without a repetition of it; the sentence itself if nothing follows."""
+    """What follows the first sentence, without repeating that sentence; the sentence itself if nothing follows."""
     rest = " ".join(document[1:])
     return rest.removeprefix(document[0]).strip() or rest or document[0]
 

@@ -25,7 +25,7 @@ MARKS = {
 
 @dataclass(frozen=True)
 class MarkedView:
-    """A text, a view of it, and marks.
+    """A text, one of its views, and marks.
 
     Attributes:
         text: (n,) token ids, with ``<s>`` and ``</s>``.

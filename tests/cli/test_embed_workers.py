@@ -5,6 +5,7 @@ import random
 import shutil
 import sys
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -124,7 +125,10 @@ def test_a_command_of_one_process_does_not_wait_for_others(monkeypatch, capsys) 
     """WORLD_SIZE may be that of a pod or a batch script; joining would wait for its other workers."""
     for name, value in {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
+    joined = mock.Mock()
+    monkeypatch.setattr("fairseq_clear.cli.main.join_workers", joined)
     rejected(capsys, ["doctor"], "doctor: error: runs in one process; start it without torchrun, or unset WORLD_SIZE")
+    assert not joined.called
 
 
 def test_two_jobs_do_not_write_one_output(command: list[str], tmp_path: Path) -> None:
