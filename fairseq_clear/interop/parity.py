@@ -82,24 +82,29 @@ def compare_hf(
                 f"data folder's tokenizer ({len(row)}); nothing was written"
             )
         rows.append(np.array(row))
-    tokens = torch.from_numpy(Ragged.of(rows).padded(pad))  # (B, T)
-    is_token, ids = tokens.ne(pad), torch.tensor(names)[tokens]
-    # in a Longformer of ours, <s> has global attention
-    marks = {"global_attention_mask": tokens.eq(ours.dictionary.bos()).long()} if window_of(ours.model) else {}
-    with evaluating(ours.model), quiet_transformers():
-        own = ours.model.hidden_states(tokens)
-        output = theirs(input_ids=ids, attention_mask=is_token.long(), output_hidden_states=True, **marks)
-    other = [*output.hidden_states[:-1], output.last_hidden_state]  # ModernBERT's last one may lack its final norm
-    states = compare_states(own, other, is_token)
     vectors, _ = encode_texts(ours.model, ours.dictionary, tokenizer, texts, pooling=pooling, max_length=positions)
-    pooled = torch.stack([POOLINGS[pooling](last[row]) for last, row in zip(other[-1], is_token, strict=True)])
-    embeddings = (torch.from_numpy(vectors) - pooled).abs().max().item()
+    differences = []
+    *others, longest = sorted(range(len(rows)), key=lambda number: len(rows[number]))
+    for group in filter(None, (others, [longest])):  # 8,192 tokens of padding in every row would take gigabytes
+        tokens = torch.from_numpy(Ragged.of([rows[number] for number in group]).padded(pad))  # (B, T)
+        is_token, ids = tokens.ne(pad), torch.tensor(names)[tokens]
+        # in a Longformer of ours, <s> has global attention
+        marks = {"global_attention_mask": tokens.eq(ours.dictionary.bos()).long()} if window_of(ours.model) else {}
+        with evaluating(ours.model), quiet_transformers():
+            own = ours.model.hidden_states(tokens)
+            output = theirs(input_ids=ids, attention_mask=is_token.long(), output_hidden_states=True, **marks)
+        other = [*output.hidden_states[:-1], output.last_hidden_state]  # ModernBERT's last one may lack its final norm
+        pooled = torch.stack([POOLINGS[pooling](last[row]) for last, row in zip(other[-1], is_token, strict=True)])
+        embeddings = (torch.from_numpy(vectors[group]) - pooled).abs().max().item()
+        differences.append((compare_states(own, other, is_token), embeddings))
+    states, embeddings = np.max(differences, axis=0).tolist()  # NaN if one is
     return Parity(states, embeddings, f"transformers {transformers.__version__}, {pooling} pooling")
 
 
 def compare_states(own: Sequence[Tensor], other: Sequence[Tensor], is_token: Tensor) -> float:
     """Return the largest difference of hidden states, (B, T, D) for each layer, ignoring padding."""
-    return max((one - two)[is_token].abs().max().item() for one, two in zip(own, other, strict=True))
+    differences = [(one - two)[is_token].abs().max() for one, two in zip(own, other, strict=True)]
+    return torch.stack(differences).max().item()  # NaN if one is
 
 
 def compare_sentence_transformers(
@@ -117,7 +122,8 @@ def compare_sentence_transformers(
     texts = [text.strip() for text in texts]  # as the library does before version 6
     with quiet_transformers():
         encoder = library.SentenceTransformer(str(folder), device="cpu", local_files_only=True)
-        expected = encoder.encode(texts, prompt="", convert_to_tensor=True, show_progress_bar=False).float().cpu()
+        options = {"batch_size": 1, "convert_to_tensor": True, "show_progress_bar": False}  # 1: no padding, as above
+        expected = encoder.encode(texts, prompt="", **options).float().cpu()
     vectors, _ = encode_texts(ours.model, ours.dictionary, tokenizer, texts, pooling=pooling, normalize=normalized)
     kept = torch.from_numpy(vectors)[:, : dimension or expected.shape[1]]
     if kept.shape != expected.shape:

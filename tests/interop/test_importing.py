@@ -74,6 +74,20 @@ def test_the_check_detects_a_wrong_epsilon(tmp_path: Path) -> None:
         parity.check()
 
 
+@pytest.mark.parametrize("value", [1.0, float("nan")])
+def test_the_check_reads_the_last_position(tmp_path: Path, value: float) -> None:
+    source = make_folder(tmp_path / "hf", "bert")
+    import_hf(source, tmp_path / "ours")
+    loaded = _loaded(tmp_path / "ours")
+    (positions,) = (weight for name, weight in loaded.model.named_parameters() if "embed_positions" in name)
+    with torch.no_grad():
+        positions[-1, 0] += value
+    parity = compare_hf(loaded, load_tokenizer(tmp_path / "ours"), source, "mean")
+    assert not parity.hidden_states <= 1e-3
+    with pytest.raises(UserError, match="above 1e-04, so nothing was written"):
+        parity.check()
+
+
 def _loaded(folder: Path):
     from fairseq_clear.evaluation.checkpoints import load_model
 
