@@ -357,6 +357,8 @@ def write_json(path: Path, content: Any, *, flag: str | None = None) -> None:
 
 def hash_file(path: str | Path) -> str:
     """The SHA-256 of a file, in hexadecimal; of a ``dict.txt``, the vocabulary's hash. UserError if it is unreadable."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise UserError(f"{path}: is not a file but a pipe or folder; write its content to a file, and give that")
     try:
         with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

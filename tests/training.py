@@ -45,7 +45,7 @@ class Instance(NamedTuple):
     anchor: np.ndarray
     positives: list[np.ndarray]
     negatives: list[np.ndarray]
-    identity: int
+    identity: int | list[int]
     draw: float
 
 
@@ -55,7 +55,7 @@ def instances(item: Examples) -> list[Instance]:
     for number in range(len(item.identity)):
         anchor, *others = (item.views[number * item.each + role] for role in range(item.each))
         positives, negatives = others[: item.positives], others[item.positives :]
-        found.append(Instance(anchor, positives, negatives, int(item.identity[number]), float(item.draw[number])))
+        found.append(Instance(anchor, positives, negatives, item.identity[number].tolist(), float(item.draw[number])))
     return found
 
 

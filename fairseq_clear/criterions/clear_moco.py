@@ -19,6 +19,7 @@ from fairseq_clear.objectives.exclusion import Exclusion
 from fairseq_clear.objectives.false_negatives import exclude_nearer
 from fairseq_clear.objectives.negatives import Result, count_candidates
 from fairseq_clear.settings import setting
+from fairseq_clear.views.view_table import count_hashes
 
 # Micro-batches between two checks that all workers hold the same queue.
 CHECK_EVERY = 1_000
@@ -65,7 +66,8 @@ class ClearMocoCriterion(MaskingCriterion):
         # With --amp, fairseq repeats a batch that overflows, so its keys must be removed again.
         guided = 0 if self.guide is None else self.guide.width
         width = model.projection_head.output_dim
-        queue = KeyQueue(self.cfg.queue_size, width, guide_width=guided, undoable=self.cfg.amp)
+        hashes = count_hashes(self.task.cfg.views)
+        queue = KeyQueue(self.cfg.queue_size, width, hashes=hashes, guide_width=guided, undoable=self.cfg.amp)
         model.key_encoder, model.key_queue = encoder, queue
         # In a list, so that the queue's buffers are not registered as the criterion's too.
         self._held = [queue]
@@ -91,7 +93,7 @@ class ClearMocoCriterion(MaskingCriterion):
         """Compute InfoNCE against the queue, then enqueue the keys of all workers."""
         queue = self._held[0]
         queries, keys = vectors["projections"], vectors["keys"]  # (Q, D), (Q * P, D)
-        identity = views.identity.repeat(2) if self.cfg.symmetric else views.identity  # (Q,)
+        identity = torch.cat([views.identity] * (1 + self.cfg.symmetric))  # (Q,) or (Q, I)
         keys = mean_of_positives(keys, len(queries))  # (Q, D)
         judged, judged_keys, judged_queue = queries, keys, queue.keys
         if self.guide is not None:

@@ -77,8 +77,8 @@ class ClearNTXentCriterion(MaskingCriterion, InBatchCriterion):
         """
         queries, keys = self.candidates_of(vectors["projections"], views, layouts)  # (Q, D), (K, D)
         anchors, layout = views.anchors, layouts["queries"]
-        identity = views.identity.repeat(self.sides)  # (Q,), Q = 2N or N
-        key_identity = all_gather_rows(identity, layout)  # (K,)
+        identity = torch.cat([views.identity] * self.sides)  # (Q,) or (Q, I), Q = 2N or N
+        key_identity = all_gather_rows(identity, layout)  # (K,) or (K, I)
         own = torch.arange(self.sides * anchors, device=queries.device) + layout.offset
         if self.has_hard_negatives:
             hard_identity = all_gather_rows(views.negative_identity, layouts["negatives"])

@@ -72,8 +72,7 @@ class Views:
         tokens: (N + N * P + N * H, L) int64: the anchors, then the positives, anchor by anchor, then likewise the hard
             negatives, which most recipes do not have.
         lengths: lengths of the rows, as Python integers, so that reading them does not synchronise with the GPU.
-        identity: (N,) int64, hash of the source text of each anchor.
-        negative_identity: (N * H,) int64.
+        identity, negative_identity: see ``Pairs``.
         draw: (N,) float64 in every precision, a random number in [0, 1) for each anchor.
         target: (N, L), MLM targets of the anchors, padding where nothing is predicted; None if anchors are not masked.
         counts: ``fell_back``, number of texts that were replaced by the original; ``view_length`` and ``text_length``, total

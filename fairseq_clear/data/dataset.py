@@ -13,7 +13,7 @@ from fairseq_clear.data.masking import Masks
 from fairseq_clear.errors import UserError
 from fairseq_clear.tokens import Ragged, Tokens, ranges
 from fairseq_clear.views.view_maker import ViewMaker
-from fairseq_clear.views.view_source import TokenSource
+from fairseq_clear.views.view_source import FRAME, TokenSource
 
 patches.apply()
 
@@ -169,11 +169,12 @@ class ClearDataset(SizedDataset):
         pairs, views, anchor_target = made.pairs, made.views, None
         if masks is not None and self.joint:
             places = np.arange(0, len(views), pairs.each)
-            one, anchor_target = masks(views.select(places), epochs, keys)
+            # <s> and </s> are never masked, as in DeCLUTR's code: CLS pooling reads <s>
+            begins, lengths = views.offsets[places] + 1, views.lengths[places] - FRAME
+            inner, hidden = masks(Ragged.copied(views.tokens, begins, lengths), epochs, keys)
             views = Ragged(views.tokens.copy(), views.offsets)
-            views.tokens[ranges(views.offsets[places], one.lengths)] = one.tokens
-            anchor_target = maker.with_prompts(anchor_target, 1, self.padding)
-        views = maker.with_prompts(views, pairs.each)
+            views.tokens[ranges(begins, lengths)] = inner.tokens
+            anchor_target = maker.with_prompts(hidden.framed(self.padding, self.padding), 1, self.padding)
         counts = {
             "fell_back": pairs.fell_back,
             "view_length": len(views.tokens),
@@ -181,7 +182,7 @@ class ClearDataset(SizedDataset):
             "words": int(made.augmented.words.sum()),
             "substituted": int(made.augmented.substituted.sum()),
         }
-        identities = pairs.identity, pairs.negative_identity
+        views, identities = maker.with_prompts(views, pairs.each), (pairs.identity, pairs.negative_identity)
         return Examples(indices, sources, targets, views, *identities, made.draw, anchor_target, counts)
 
     def __len__(self) -> int:

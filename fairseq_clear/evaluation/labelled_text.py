@@ -151,7 +151,8 @@ def evaluate_labelled(
         predicted = fit_classifier(settings, len(names), chosen, seed, train)(test[0])
         each = 100 * f1_score(test[1], predicted, labels=range(len(names)), average=None, zero_division=0)
         accuracy, f1 = 100 * float((predicted == test[1]).mean()), dict(zip(names, each.tolist(), strict=True))
-        return LabelScore(accuracy, float(each.mean()), f1, chosen, len(train[1]), len(test[1]))
+        present = np.union1d(test[1], predicted)  # as scikit-learn's macro average
+        return LabelScore(accuracy, float(each[present].mean()), f1, chosen, len(train[1]), len(test[1]))
 
     if "test" in rows:
         return [score(rows["train"], rows["test"])]

@@ -154,7 +154,7 @@ def _read_rows(path: Path, *, most: int | None) -> list[tuple[str, ...]]:
         if not 2 <= len(texts) <= (most or len(texts)) or not all(
             isinstance(text, str) and text.strip() for text in texts
         ):
-            kinds = "a query and a passage" if most else "a query, a passage and hard negatives"
+            kinds = "a query and a passage" if most else "a query, a passage and, if any, hard negatives"
             raise UserError(f"{path}:{number}: not {kinds}, each with text; a .tsv has a tab between two texts")
         rows.append(tuple(text.strip() for text in texts))
     if not rows:

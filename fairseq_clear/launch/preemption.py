@@ -25,11 +25,11 @@ from fairseq_clear import register
 from fairseq_clear.errors import UserError
 from fairseq_clear.launch.peer_watchdog import PeerWatchdog
 from fairseq_clear.patches import stopping
+from fairseq_clear.patches.startup import RESETS
 
 logger = logging.getLogger(__name__)
 
 TIMEOUT = "FAIRSEQ_CLEAR_TIMEOUT"  # seconds that a collective may take; workers also wait while the first one validates
-RESETS = ("reset_optimizer", "reset_lr_scheduler", "reset_meters", "reset_dataloader")
 COMMANDS: dict[str, Callable[[], None]] = {
     "fairseq-train": plain_train.cli_main,
     "fairseq-hydra-train": hydra_train.cli_main,

@@ -18,6 +18,7 @@ class KeyQueue(nn.Module):
     Args:
         size: K.
         width: D of a key.
+        hashes: number of hashes in the identity of a key.
         guide_width: G, the dimension of a separate guide's vectors, which are then kept with the keys; 0 for none.
         undoable: keep what ``enqueue`` overwrites until ``confirm`` or ``undo``, for updates that may be repeated.
     """
@@ -28,12 +29,12 @@ class KeyQueue(nn.Module):
     pointer: Tensor
     fill: Tensor
 
-    def __init__(self, size: int, width: int, *, guide_width: int = 0, undoable: bool = False) -> None:
+    def __init__(self, size: int, width: int, *, hashes: int = 1, guide_width: int = 0, undoable: bool = False) -> None:
         super().__init__()
         self.size, self.undoable = size, undoable
         self._overwritten: list[tuple[Tensor, ...]] = []
         self.register_buffer("keys", torch.zeros(size, width))
-        self.register_buffer("identities", torch.zeros(size, dtype=torch.int64))
+        self.register_buffer("identities", torch.zeros((size, hashes)[: 1 + (hashes > 1)], dtype=torch.int64))
         if guide_width:
             self.register_buffer("guides", torch.zeros(size, guide_width))
         self._columns = ("keys", "identities", "guides")[: 2 + (guide_width > 0)]
@@ -51,7 +52,7 @@ class KeyQueue(nn.Module):
 
         Args:
             keys: (n, D), of any length and floating dtype; normalised here, in float32. Of more than K keys, the last K stay.
-            identities: (n,) int64, the hash of each key's source text.
+            identities: (n,) int64, the hash of each key's source text, or (n, ``hashes``).
             guides: (n, G), a separate guide's vectors of the keys' texts, of any length; normalised like the keys.
         """
         count = keys.shape[0]
@@ -92,7 +93,7 @@ class KeyQueue(nn.Module):
     def checksum(self) -> Tensor:
         """A (4,) float64 checksum, (5,) with guides, by which workers check that their queues are equal."""
         weights = torch.arange(1, self.size + 1, device=self.keys.device, dtype=torch.float64)
-        rows = [self.keys.sum(dim=1), self.identities.remainder(1 << 20)]
+        rows = [self.keys.sum(dim=1), self.identities.view(self.size, -1).remainder(1 << 20).sum(dim=1)]
         rows += [self.guides.sum(dim=1)] if "guides" in self._columns else []
         sums = [(values.double() * weights).sum() for values in rows]
         return torch.stack([*sums, self.pointer.double(), self.fill.double()])

@@ -1,6 +1,7 @@
 """Rules that exclude keys as candidates of queries, used instead of a matrix of all pairs."""
 
 from dataclasses import dataclass, replace
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -14,8 +15,7 @@ class Exclusion:
 
     Attributes:
         own: (Q, M) int64, columns of the query's own rows among the keys.
-        identities: (Q,) and (K,) int64; a query and a key with the same identity come from the same text. A negative number
-            has two parts, see ``documents.joint_hashes``: one of them suffices.
+        identities: (Q,) and (K,) int64 hashes, or (Q, H) and (K, H); a query and a key that share a hash are not negatives.
         absent: (K,) bool, keys that are excluded for all queries, such as unused places of a queue.
         matrix: (Q, K) bool, any other pattern.
         nearer: (Q, G) and (K, G) unit vectors of a guide, without gradient, and (Q,) a threshold; a key whose cosine with the
@@ -47,7 +47,7 @@ class Exclusion:
         """
         own, same, matrix = self.own, self.identities, self.matrix
         own = None if own is None else torch.cat([own + copy * total for copy in range(keys)], dim=1).repeat(queries, 1)
-        same = None if same is None else (same[0].repeat(queries), same[1].repeat(keys))
+        same = None if same is None else (torch.cat([same[0]] * queries), torch.cat([same[1]] * keys))
         matrix = None if matrix is None else matrix.repeat(queries, keys)
         return replace(self, own=own, identities=same, matrix=matrix)
 
@@ -56,19 +56,20 @@ class Exclusion:
         own, same, matrix = self.own, self.identities, self.matrix
         if own is not None:
             own = (own.unsqueeze(2) * copies + torch.arange(copies, device=own.device)).flatten(1)
-        same = None if same is None else (same[0], same[1].repeat_interleave(copies))
+        same = None if same is None else (same[0], same[1].repeat_interleave(copies, dim=0))
         matrix = None if matrix is None else matrix.repeat_interleave(copies, dim=1)
         return replace(self, own=own, identities=same, matrix=matrix)
 
     def block(self, rows: slice, columns: slice, device: torch.device) -> Tensor:
         """Compute a block (R, C) of the matrix, True where excluded; both slices must have start and stop."""
         shape = (rows.stop - rows.start, columns.stop - columns.start)
+        excluded = torch.zeros(shape, dtype=torch.bool, device=device)
         if self.identities is not None:
-            mine, theirs = (_parts(one[some]) for one, some in zip(self.identities, (rows, columns), strict=True))
-            same = [one.unsqueeze(1) == other.unsqueeze(0) for one, other in zip(mine, theirs, strict=True)]
-            excluded = same[0].logical_or_(same[1])
-        else:
-            excluded = torch.zeros(shape, dtype=torch.bool, device=device)
+            mine, theirs = (
+                torch.atleast_2d(one[some].t()) for one, some in zip(self.identities, (rows, columns), strict=True)
+            )
+            for one, other in product(mine, theirs):
+                excluded |= one.unsqueeze(1) == other.unsqueeze(0)
         if self.matrix is not None:
             excluded |= self.matrix[rows, columns]
         if self.absent is not None:
@@ -83,9 +84,3 @@ class Exclusion:
                 column = column.clamp(0, shape[1] - 1)
                 excluded.scatter_(1, column, excluded.gather(1, column) | is_inside)
         return excluded
-
-
-def _parts(identity: Tensor) -> tuple[Tensor, Tensor]:
-    """The two parts of identities (N,), each (N,); the identity itself, twice, if it is not negative."""
-    is_joint = identity < 0
-    return torch.where(is_joint, identity >> 32, identity), torch.where(is_joint, identity & (2**32 - 1), identity)

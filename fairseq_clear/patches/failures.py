@@ -118,6 +118,8 @@ def load_checkpoint(
         raise UserError(f"--restore-file {named}: no such file; leave it out to start from scratch")
 
     def check(state: dict[str, Any]) -> None:
+        if self.cfg.ema.store_ema and "ema" not in (state.get("extra_state") or {}):  # fairseq ends in a KeyError
+            raise UserError(f"--store-ema: {filename} holds no moving average to continue; leave the flag out")
         if is_ours:
             self.task.check_checkpoint(self, filename, state, resumes=not reset_optimizer)
 

@@ -35,6 +35,7 @@ from fairseq_clear.patches import original, run_console, stopping
 logger = logging.getLogger("fairseq_clear")
 
 HELP = {"-h", "--help"}
+RESETS = ("reset_optimizer", "reset_lr_scheduler", "reset_meters", "reset_dataloader")
 TORCHRUN = ("WORLD_SIZE", "RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -182,6 +183,7 @@ def call_main(cfg: Any, main: Any, **kwargs: Any) -> Any:
     """Call fairseq's main with torchrun's workers; pass signals on to workers that fairseq starts."""
     try:
         join_torchrun(cfg)
+        _check_devices(cfg.distributed_training)
     except UserError as error:
         _fail(error)
     handlers = {number: signal.getsignal(number) for number in stopping.SIGNALS}
@@ -227,6 +229,15 @@ def join_torchrun(cfg: Any) -> None:
         workers.distributed_no_spawn, workers.device_id = True, int(os.environ.get("LOCAL_RANK", 0))
         if cfg.common.cpu or not torch.cuda.is_available():
             workers.distributed_backend, workers.device_id = "gloo", 0
+
+
+def _check_devices(workers: Any) -> None:
+    """UserError if fairseq would start more workers than there are GPUs, which ends in an AssertionError."""
+    devices, wanted = torch.cuda.device_count(), workers.distributed_world_size
+    is_elsewhere = workers.distributed_init_method is not None or workers.distributed_port > 0
+    if wanted > max(1, devices) and not is_elsewhere and not all(name in os.environ for name in TORCHRUN):
+        start = f"torchrun --nproc-per-node {wanted}"
+        raise UserError(f"--distributed-world-size {wanted}: this machine has {devices} GPUs; start with {start}")
 
 
 def add_defaults(cfg: Any) -> None:
@@ -286,6 +297,8 @@ def _check(cfg: Any, parts: list[type[CheckedPart]]) -> None:
     """Check the settings of a run of the plugin; ``parts`` check their own, and whether they fit the others."""
     _check_given(cfg)
     common, checkpoint = cfg.common, cfg.checkpoint
+    for kind in ("fp16", "bf16"):  # as fairseq-train does, and fairseq-hydra-train does not
+        common[kind] = common[kind] or common[f"memory_efficient_{kind}"]
     on_cpu = common.cpu or not (common.tpu or torch.cuda.is_available())
     if on_cpu and not common.cpu:
         for flag in ("fp16", "bf16", "amp"):
@@ -301,6 +314,12 @@ def _check(cfg: Any, parts: list[type[CheckedPart]]) -> None:
     start = checkpoint.finetune_from_model
     if start and not PathManager.isfile(start):
         raise UserError(f"--finetune-from-model {start}: no such file; give a checkpoint (.pt)")
+    other_starts = [f"--{name.replace('_', '-')}" for name in RESETS if checkpoint[name]]
+    other_starts += ["--restore-file"] * (checkpoint.restore_file != "checkpoint_last.pt")
+    if start and other_starts:
+        raise UserError(f"--finetune-from-model {start}: starts a new run; leave out {' and '.join(other_starts)}")
+    if checkpoint.write_checkpoints_asynchronously:
+        raise UserError("--write-checkpoints-asynchronously: a killed run would leave half a checkpoint; leave it out")
     model = ARCH_MODEL_REGISTRY.get(getattr(cfg.model, "_name", None))
     if model in parts and OmegaConf.is_config(cfg.model):  # of hydra, for which fairseq ignores unknown names
         known = {action.dest for action in flags_of(model)} | {"_name", "arch"}
@@ -323,14 +342,16 @@ def _check_given(cfg: Any) -> None:
 def train(cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> tuple[list[float | None], bool]:
     """Replaces ``train``: logs a summary before the first epoch. A run that is complete only validates and saves.
 
-    A run that ``--patience`` has stopped does nothing.
+    A run that ``--patience`` has stopped does nothing. A run that is out of ``--stop-time-hours`` is complete.
     """
     if isinstance(task, RunTask) and not getattr(trainer, "_clear_has_begun", False):
         trainer._clear_has_begun = True
         task.begin(trainer)
     if stopping.has_stopped_early(cfg):
         return [None], True
-    if trainer.get_num_updates() < (cfg.optimization.max_update or math.inf):
+    limits = cfg.optimization
+    is_out_of_time = 0 < limits.stop_time_hours < trainer.cumulative_training_time() / 3600
+    if trainer.get_num_updates() < (limits.max_update or math.inf) and not is_out_of_time:
         return original("fairseq_cli.train:train")(cfg, trainer, task, epoch_itr)
     epoch_itr.next_epoch_itr(fix_batches_to_gpus=cfg.distributed_training.fix_batches_to_gpus)
     subsets = cfg.dataset.valid_subset.split(",")

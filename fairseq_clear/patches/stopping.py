@@ -22,7 +22,6 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 from fairseq import checkpoint_utils
-from fairseq.file_io import PathManager
 from fairseq.logging import metrics
 
 from fairseq_clear.errors import UserError, exit_on_user_error
@@ -157,6 +156,17 @@ def should_stop_early(cfg: Any, valid_loss: float | None) -> bool:
     return has_stopped_early(cfg)
 
 
+def continue_best(state: dict[str, Any], counted: dict[str, float], settings: Any) -> None:
+    """Continue the best score of a checkpoint, and ``counted`` for --patience, unless they belong to another metric."""
+    before = getattr(state.get("cfg"), "checkpoint", settings)
+    if any(before[name] != settings[name] for name in ("best_checkpoint_metric", "maximize_best_checkpoint_metric")):
+        metric = f"{before.best_checkpoint_metric}, now {settings.best_checkpoint_metric}"
+        logger.warning("--best-checkpoint-metric %s: the best score and --patience begin anew", metric)
+        (state.get("extra_state") or {}).pop("best", None)
+    elif not settings.reset_meters:
+        early_stopping.update(counted)
+
+
 def has_stopped_early(cfg: Any) -> bool:
     """Log, and return, whether the run is over because the last ``--patience`` validations were not the best."""
     settings = cfg.checkpoint
@@ -196,10 +206,10 @@ def _agreed_exit_code() -> int:
 
 def _save_and_leave(code: int, cfg: Any, trainer: Any, epoch_itr: Any) -> NoReturn:
     checkpoint_utils.save_checkpoint(cfg.checkpoint, trainer, epoch_itr, None)
-    if cfg.checkpoint.write_checkpoints_asynchronously:
-        PathManager.async_close()
     _agreed_exit_code()  # a barrier: once one worker exits, torchrun and Slurm end the others
-    what = f"{cfg.checkpoint.save_dir}/checkpoint_last.pt is saved; the same command resumes from there"
+    without = "" if cfg.checkpoint.restore_file == "checkpoint_last.pt" else ", without --restore-file and --reset-*,"
+    name = f"checkpoint_last{trainer.checkpoint_suffix}.pt"
+    what = f"{cfg.checkpoint.save_dir}/{name} is saved; the same command{without} resumes from there"
     if cfg.checkpoint.no_save or cfg.checkpoint.no_last_checkpoints:
         what = "checkpoint_last.pt is not saved (--no-save or --no-last-checkpoints)"
     logger.info("stopped by a signal after update %d: %s", trainer.get_num_updates(), what)

@@ -6,7 +6,7 @@ merge; the test queries compare encoders.
 
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
@@ -97,22 +97,31 @@ def count_held_out(total: int, share: float) -> int:
 def below_title(document: Sequence[str]) -> str:
     """What follows the first sentence, without repeating that sentence; the sentence itself if nothing follows."""
     rest = " ".join(document[1:])
-    return rest.removeprefix(document[0]).strip() or rest or document[0]
+    repeated = rest.startswith(document[0]) and not rest[len(document[0]) :][:1].isalnum()  # a whole word follows
+    return rest.removeprefix(document[0] if repeated else "").strip() or rest or document[0]
 
 
 def divide_pairs(pairs: list[Pair], text: Path, folder: Path, seed: int) -> HeldOut:
-    """As ``hold_out`` for given pairs, see ``split_pairs``; documents are held out for the validation loss alone.
+    """As ``hold_out`` for given pairs, see ``split_pairs``. Documents that have a query as a sentence are left out.
 
     Raises:
-        UserError: there are fewer than four pairs.
+        UserError: there are fewer than four pairs, or no document is left.
     """
     if len(pairs) < 2 * FEWEST:
         raise UserError(f"--pairs: {len(pairs)} pairs; give {2 * FEWEST} or more")
     rng, (documents, titled) = np.random.default_rng(seed), _read_text(text)
     divided, others = split_pairs(pairs, rng)
-    candidates = rng.permutation(len(documents)).tolist()
-    _write_parts(folder, documents, titled, candidates, set(), max(1, len(documents) // 10))
-    return write_held_out(folder, divided, others[:MOST_OTHERS], documents, len(titled))
+    asked = {_squeezed(query) for query, _ in pairs}
+    left_out = {n for n, document in enumerate(documents) if not asked.isdisjoint(map(_squeezed, document))}
+    candidates = [n for n in rng.permutation(len(documents)).tolist() if n not in left_out]
+    if len(candidates) < 2:
+        raise UserError(
+            f"--pairs: {len(left_out):,} of {len(documents):,} documents have a query as a sentence, and are not trained on; "
+            "give other queries, or more text"
+        )
+    _write_parts(folder, documents, titled, candidates, left_out, max(1, len(candidates) // 10))
+    further = others[:MOST_OTHERS]
+    return write_held_out(folder, divided, further, documents, len(titled), left_out=len(left_out))
 
 
 def split_pairs(pairs: list[Pair], rng: np.random.Generator) -> tuple[Asked, list[str]]:
@@ -233,7 +242,13 @@ def divide_training_pairs(
     taken = {_squeezed(part) for pair in judged for part in pair}
     free_rows = [row for row in rows if taken.isdisjoint(map(_squeezed, row[:2]))]
     left_out = len(rows) - len(free_rows)
-    rows = [(*row[:2], *(text for text in row[2:] if _squeezed(text) not in taken)) for row in free_rows]
+    positives: dict[str, set[str]] = defaultdict(set)  # of each query, and the query: never its hard negatives
+    for row in rows:
+        positives[row[0]].update(row[:2])
+    rows = [
+        (*row[:2], *(text for text in row[2:] if text not in positives[row[0]] and _squeezed(text) not in taken))
+        for row in free_rows
+    ]
     documents = [] if text is None else read_documents(text)
     titled = find_titles(documents)
     # a passage of the comparison may be a whole document, or what is below its title

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -63,6 +64,7 @@ SHARES = (0.0, 0.25, HALF, 0.75, 1.0)  # of the refined weights in a merge with 
 SETTINGS = "settings.json"
 OF_ENCODER = (".safetensors", ".bin", ".pt", ".json", ".txt", ".model")  # suffixes of files that make an encoder
 MOST_DRIFT_SENTENCES = 500
+LONGEST_PATH = 4096  # characters
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,9 @@ def refine(texts: Sequence[str | Path] | Path, encoder: str | Path, dest: str | 
             settings goes on where it stopped.
     """
     given = [texts] if isinstance(texts, str | Path) else list(texts)
+    for text in (text for text in given if isinstance(text, str) and len(text) < LONGEST_PATH):
+        if os.path.exists(text):
+            raise UserError(f"{text}: a str is the text of a document; give Path({text!r}) for a file or folder")
     paths = tuple(item for item in given if isinstance(item, Path))
     made = RefineSettings(texts=paths, encoder=Path(encoder), dest=Path(dest), **settings)
     report = run_refine(made, [item for item in given if isinstance(item, str)])
@@ -250,6 +255,8 @@ def _divide_text(steps: Steps) -> HeldOut:
     else:
         counts = divide_pairs(judged, text, work, settings.seed)
     held = f"{counts.dev + counts.test:,} queries to compare by"
+    if settings.pairs is not None and counts.left_out and settings.train_pairs is None:
+        print(f"# {counts.left_out:,} documents with a query of --pairs are not trained on", flush=True)
     if settings.train_pairs is not None:
         left = f"{counts.left_out:,} are left out, as their query or passage is one of those"
         print(f"# {counts.pairs:,} pairs to train on; {held}; {left}", flush=True)

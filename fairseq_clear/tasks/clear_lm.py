@@ -320,7 +320,13 @@ class ClearLMTask(MaskedLMTask):
             for difference in check_same_run(saved["run"], self._run_record(trainer), path, self.cfg.allow_change):
                 logger.warning("resuming with a changed setting: %s", difference)
         if resumes:
-            stopping.early_stopping.update(saved.get("early_stopping", {}))
+            history = state.get("optimizer_history") or [{}]
+            if state.get("last_optimizer_state") is None and history[-1].get("num_updates"):
+                raise UserError(
+                    f"{path}: holds no optimizer state (--no-save-optimizer-state), so no run resumes from it; give another "
+                    f"--save-dir, with --finetune-from-model {path} to start from its weights"
+                )
+            stopping.continue_best(state, saved.get("early_stopping", {}), trainer.cfg.checkpoint)
         check_same_architecture(state, trainer.get_model(), path, self.cfg.allow_change)
 
     @exit_on_user_error

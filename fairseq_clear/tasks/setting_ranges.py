@@ -117,6 +117,8 @@ def _contradictions(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         yield f"{_typed('mask_prob', masked)}: out of range; give a number above 0 and below 1"
     if task.get("random_token_prob", 0) + task.get("leave_unmasked_prob", 0) > 1:
         yield "--random-token-prob and --leave-unmasked-prob: their sum is above 1; give smaller ones"
+    if sections["optimization"].get("sentence_avg") and str(criterion.get("_name")).startswith("clear_"):
+        yield "--sentence-avg: has no effect with --criterion clear_*; leave it out"
     common, optimizer = sections["common"], sections["optimizer"]
     is_flat = common.get("fp16") and not common.get("fp16_no_flatten_grads")
     if optimizer.get("_name") == "clear_adamw" and is_flat and not optimizer.get("decay_vectors"):
@@ -144,6 +146,7 @@ MEASURED = {
 }
 HIGHER_IS_BETTER = {*MEASURED, "contrastive_accuracy", "positive_cosine"}
 OF_MLM = {"mlm_loss", "ppl"}
+BELOW_0 = {"uniformity", "negative_cosine"}
 OF_CONTRAST = {
     *("contrastive_loss", "contrastive_accuracy", "positive_cosine", "negative_cosine", "alignment", "uniformity"),
     *("negatives_per_query", "view_length_ratio", "substituted_share", "false_negative_share"),
@@ -171,6 +174,8 @@ def check_metric(cfg: Any) -> None:
             raise UserError(f"{flag}: this run does not log it; it logs {', '.join(sorted(known))}")
     if criterion._name in STOCK_CRITERIONS and metric in {"mlm_loss", *OF_CONTRAST}:
         raise UserError(f"{flag}: --criterion {criterion._name} does not log it; give loss or ppl")
+    if cfg.checkpoint.keep_best_checkpoints > 0 and metric in BELOW_0:
+        raise UserError(f"{flag}: fairseq cannot order scores below 0; leave --keep-best-checkpoints out")
     is_known = metric in {"loss", *MEASURED, *OF_MLM, *OF_CONTRAST}  # another is of a user's own criterion
     if is_known and (metric in HIGHER_IS_BETTER) != cfg.checkpoint.maximize_best_checkpoint_metric:
         what = "higher is better; add" if metric in HIGHER_IS_BETTER else "lower is better; leave out"

@@ -227,9 +227,3 @@ def content_hashes(texts: Ragged) -> npt.NDArray[np.int64]:
     raw, ends = np.ascontiguousarray(texts.tokens, np.int64).view(np.uint8).data, (8 * texts.offsets).tolist()
     digests = [hashlib.blake2b(raw[a:b], digest_size=8).digest() for a, b in itertools.pairwise(ends)]
     return (np.frombuffer(b"".join(digests), "<u8") >> np.uint64(1)).astype(np.int64)
-
-
-def joint_hashes(first: npt.NDArray[np.int64], second: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Join two hashes of each pair, both (R,), in one negative number: 31 bits of the first, then 32 bits of the second."""
-    low = np.int64(2**32 - 1)
-    return (first & ~low) | (second & low) | np.iinfo(np.int64).min

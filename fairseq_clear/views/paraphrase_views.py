@@ -13,7 +13,7 @@ import numpy as np
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.seeding import Draws
-from fairseq_clear.text.documents import content_hashes, joint_hashes, lines_of
+from fairseq_clear.text.documents import content_hashes, lines_of
 from fairseq_clear.text.sentence_dataset import SentenceDataset
 from fairseq_clear.tokens import Ragged, Tokens, interleave, place_rows
 from fairseq_clear.views.view_source import FRAME, Pairs, TokenSource, ViewSource
@@ -112,9 +112,8 @@ class Paraphrases(ViewSource):
         """Return the pairs of sentences; nothing is random."""
         originals = self.mlm_input.rows(indices)
         found = [originals if source is self.mlm_input else source.rows(indices) for source in self.sources]
-        identity = content_hashes(originals)
-        if self.sources[0] is not self.mlm_input:  # equal queries, or equal passages, are not negatives of each other
-            identity = joint_hashes(identity, content_hashes(found[0]))
+        others = [content_hashes(texts) for texts in found if texts is not originals]
+        identity = np.column_stack([content_hashes(originals), *others])
         return Pairs(interleave(found), identity, fell_back=count_blank(self.sources, indices))
 
 
@@ -141,9 +140,10 @@ class WithHardNegatives(ViewSource):
         rows = np.arange(len(indices) * each).reshape(len(indices), each)
         before, after = (part.reshape(-1) for part in np.split(rows, [pairs.each], axis=1))
         texts = place_rows(rows.size, [(before, pairs.texts), (after, negatives)])
-        hashes = content_hashes(negatives)
-        hashes = joint_hashes(hashes, hashes) if (pairs.identity < 0).all() else hashes
-        return Pairs(texts, pairs.identity, hashes, pairs.fell_back + missing)
+        hashes, identity = content_hashes(negatives), pairs.identity
+        if identity.ndim > 1:
+            hashes = np.repeat(hashes[:, None], identity.shape[1], axis=1)
+        return Pairs(texts, identity, hashes, pairs.fell_back + missing)
 
 
 def count_blank(sources: Sequence[TokenSource], indices: Tokens) -> int:

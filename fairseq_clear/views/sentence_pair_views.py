@@ -1,8 +1,8 @@
 """``titles``, ``neighbor`` and ``cloze``: a title and its text, adjacent sentences, or a sentence and its context.
 
-A pair has the identity of its document, so pairs of one document are not negatives of each other. "Negative views are
-different document spans within the same batch" (Nguyen, *Investigating Views for Contrastive Learning*); contexts of one
-document overlap.
+Pairs of one document are not negatives of each other, and neither are pairs that share a text. "Negative views are different
+document spans within the same batch" (Nguyen, *Investigating Views for Contrastive Learning*), and contexts of one document
+overlap.
 """
 
 import logging
@@ -69,7 +69,7 @@ class SentencePairs(ViewSource):
         documents = self.documents
         both = np.stack(spans, axis=1).reshape(-1, 2, 2)
         identity, framed = documents.identities(numbers), texts.framed(documents.bos, documents.eos)
-        return Pairs(framed, identity, document=numbers, spans=both)
+        return Pairs.of_documents(framed, identity, numbers, both)
 
 
 class NeighborViews(SentencePairs):
@@ -236,8 +236,7 @@ class TitleViews(ViewSource):
         last = np.minimum(lengths, first + self.room)
         texts = interleave([titles, documents.read(numbers, first, last)]).framed(documents.bos, documents.eos)
         spans = np.stack([np.zeros_like(begin), begin, first, last], axis=1).reshape(-1, 2, 2)
-        identity = documents.identities(numbers)
-        return Pairs(texts, identity, document=numbers, spans=spans)
+        return Pairs.of_documents(texts, documents.identities(numbers), numbers, spans)
 
 
 def repeated_first_lines(documents: Documents, among: Bools, lengths: Tokens) -> Bools:

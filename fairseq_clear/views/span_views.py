@@ -187,8 +187,9 @@ class SpanViews(ViewSource):
     Args:
         short_documents: ``clip`` scales the maximum length of the spans of a short document down until they fit, and the
             minimum in proportion; ``skip`` leaves it out; ``error`` raises a UserError.
-        same_document_negatives: with ``exclude``, a pair has the identity of its document, so spans of one document are
-            not negatives of each other. Else it is the hash of the anchor, and they are (the paper's hard negatives).
+        same_document_negatives: with ``exclude``, or one anchor, a pair has the identity of its document, so spans of one
+            document are not negatives of each other. Else it is the hash of the anchor, and they are (the paper's hard
+            negatives, which are spans of the anchor's own document).
 
     Attributes:
         items: (items,) int64 indices of the documents that are used.
@@ -262,7 +263,7 @@ class SpanViews(ViewSource):
         spans = sample_spans(documents.lengths[numbers], low, high, s, draws).reshape(-1, 1 + s.positives, 2)
         owners, each = np.repeat(numbers, s.anchors), 1 + s.positives
         texts = documents.read(np.repeat(owners, each), *spans.reshape(-1, 2).T).framed(documents.bos, documents.eos)
-        if self.contrast_documents:
+        if self.contrast_documents or s.anchors == 1:  # then two spans of a document are those of its copies
             identity = np.repeat(documents.identities(numbers), s.anchors)
         else:
             identity = content_hashes(texts.select(np.arange(0, len(texts), each)))

@@ -29,9 +29,9 @@ class Pairs:
 
     Attributes:
         texts: N * (1 + P + H) rows, with ``<s>`` and ``</s>``: the first anchor, its positives, its negatives, the next anchor.
-        identity: (N,) int64, hash of the source text of each anchor. Anchors with equal hashes are not negatives of each other.
-            A negative number has two hashes, see ``joint_hashes``: one that is equal suffices.
-        negative_identity: (N * H,) int64, hash of each hard negative.
+        identity: int64 hashes of what each pair is made of: (N,) for one text, (N, I) for the source text or document and each
+            text of the pair. Rows that share a hash are not negatives of each other.
+        negative_identity: (N * H,) int64, hash of each hard negative, or (N * H, I), I times the same.
         fell_back: number of texts that were missing and replaced by the original text.
         document: (N,) index of the document that contains each anchor; None if texts are not spans of documents.
         spans: (N, 1 + P, 2) begin and end of each anchor and positive in its document, or None.
@@ -52,6 +52,13 @@ class Pairs:
     def anchors(self) -> Ragged:
         """The N anchors."""
         return self.texts.select(np.arange(0, len(self.texts), self.each))
+
+    @classmethod
+    def of_documents(cls, texts: Ragged, identity: Tokens, document: Tokens, spans: Tokens) -> "Pairs":
+        """Pairs of two texts of a document, which has the hash ``identity`` (N,)."""
+        return cls(
+            texts, np.column_stack([identity, content_hashes(texts).reshape(-1, 2)]), document=document, spans=spans
+        )
 
 
 class ViewSource:

@@ -11,7 +11,7 @@ from fairseq_clear.seeding import Draws
 from fairseq_clear.spec import Knob, Step, check_knobs, check_name, parse_spec
 from fairseq_clear.text.documents import content_hashes
 from fairseq_clear.tokens import Tokens
-from fairseq_clear.views.paraphrase_views import Paraphrases
+from fairseq_clear.views.paraphrase_views import ORIGINAL, Paraphrases
 from fairseq_clear.views.sentence_pair_views import ClozeViews, NeighborViews, TitleViews
 from fairseq_clear.views.span_views import SPAN_KNOBS, SpanViews
 from fairseq_clear.views.view_source import Pairs, TokenSource, ViewSource
@@ -43,6 +43,7 @@ class ViewSourceKind:
         values: example of positional values, which are names of aligned texts; empty if the source takes none.
         needs_documents: whether items are documents instead of texts.
         settings: names of the task's settings that ``build`` takes.
+        hashes: number of hashes in an identity, see ``Pairs``; with values, one for each text and one for the original.
     """
 
     build: Callable[..., ViewSource]
@@ -51,6 +52,7 @@ class ViewSourceKind:
     values: str = ""
     needs_documents: bool = False
     settings: tuple[str, ...] = ()
+    hashes: int = 1
 
     def read_knobs(self, step: Step) -> dict[str, Any]:
         """Return the value of every knob, see ``spec.check_knobs``."""
@@ -71,6 +73,7 @@ VIEWS: dict[str, ViewSourceKind] = {
         "the title (first line) of a document and the text below it",
         needs_documents=True,
         settings=("tokens_per_sample",),
+        hashes=3,
     ),
     "neighbor": ViewSourceKind(
         NeighborViews,
@@ -78,6 +81,7 @@ VIEWS: dict[str, ViewSourceKind] = {
         "adjacent sentences of a document, or adjacent spans of n sentences (Investigating Views)",
         needs_documents=True,
         settings=("tokens_per_sample",),
+        hashes=3,
     ),
     "cloze": ViewSourceKind(
         ClozeViews,
@@ -89,6 +93,7 @@ VIEWS: dict[str, ViewSourceKind] = {
         "a sentence of a document and the context around it (inverse cloze task, Lee et al. 2019)",
         needs_documents=True,
         settings=("tokens_per_sample",),
+        hashes=3,
     ),
     "span": ViewSourceKind(
         SpanViews,
@@ -112,6 +117,12 @@ def find_view_source(spec: str) -> tuple[ViewSourceKind, Step]:
     step = chains[0][0]
     check_name(step, VIEWS, flag="--views")
     return VIEWS[step.name], step
+
+
+def count_hashes(spec: str) -> int:
+    """Number of hashes in the identities of the view source that a spec names."""
+    kind, step = find_view_source(spec)
+    return len({ORIGINAL, *step.values}) if kind.values else kind.hashes
 
 
 def build_view_source(

@@ -35,7 +35,7 @@ def encoded(data: Path, count: int, *flags: str) -> tuple[Any, Any, dict[str, An
     """Loss, number of queries and log of a batch, and the vectors of its views in float64, anchors first."""
     model, criterion, dataset, _ = parts(data, *ONE, *flags)
     sample = dataset.collater([dataset[index] for index in range(count)])
-    assert len(set(sample["views"]["identity"].tolist())) == count
+    assert len(np.unique(sample["views"]["identity"], axis=0)) == count
     with torch.no_grad():
         vectors = model(views=sample["views"]["tokens"])[1]["projections"].double().numpy()
         loss, size, log = criterion(model, sample)

@@ -187,5 +187,10 @@ def test_joint_batches(data_bin: Path) -> None:
         assert not hidden[length:].any()
         assert (target[row].numpy()[hidden] == anchor[hidden[:length]]).all()
         assert (tokens[row, :length].numpy()[~hidden[:length]] == anchor[~hidden[:length]]).all()
+    whole = dataset.collater([dataset[n] for n in range(len(dataset))])["views"]
+    rows, lengths = np.arange(len(whole["target"])), whole["lengths"][: len(whole["target"])]
+    hidden = (whole["target"] != known.pad()).numpy()
+    assert hidden[:, 1].any() and not hidden[:, 0].any() and not hidden[rows, lengths - 1].any()
+    assert (whole["tokens"][rows, lengths - 1] == known.eos()).all() and (whole["tokens"][:, 0] == known.bos()).all()
     stand_in = dataset.collater([])
     assert stand_in["views"].keys() == batch["views"].keys() and (stand_in["views"]["target"] == known.pad()).all()

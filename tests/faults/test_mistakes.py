@@ -36,7 +36,11 @@ SECTIONS = {
     "task": "augment views eval_sts mix mix_batches allow_change",
     "model": "pooling key_encoder poling encoder_layerdrop",
     "dataset": "batch_size valid_subset",
-    "checkpoint": "finetune_from_model restore_file best_checkpoint_metric",
+    "checkpoint": "finetune_from_model restore_file best_checkpoint_metric write_checkpoints_asynchronously reset_optimizer "
+    "keep_best_checkpoints",
+    "optimization": "sentence_avg",
+    "ema": "store_ema",
+    "criterion": "_name",
 }
 
 # Flags -> what the error line must contain. Those of BY_FLAGS have no counterpart in hydra, or one that hydra itself reports;
@@ -50,6 +54,7 @@ BY_FLAGS = {
     "--lr fast": ("--lr: invalid", "fast"),
     "--augment": ("--augment: expected one argument",),
     "--lr-scheduler polynomial_decay --total-num-update nan": ("--total-num-update nan: ", "finite"),
+    "--distributed-world-size 2": ("--distributed-world-size 2: this machine has 0 GPUs; start with torchrun --nproc",),
     "--lr-scheduler polynomial_decay --max-update 0 --max-epoch 1": ("--total-num-update: is required", "--max-update"),
 }
 BY_BOTH = {
@@ -65,6 +70,13 @@ BY_BOTH = {
     "--log-file /": ("--log-file /: cannot be written",),
     "--finetune-from-model gone.pt": ("--finetune-from-model gone.pt: no such file",),
     "--finetune-from-model /": ("--finetune-from-model /: no such file", ".pt"),
+    "--write-checkpoints-asynchronously": ("--write-checkpoints-asynchronously: ", "leave it out"),
+    "--sentence-avg": ("--sentence-avg: has no effect with --criterion clear_*",),
+    "--criterion clear_moco --store-ema": ("--store-ema: cannot average the queue of --criterion clear_moco",),
+    f"--finetune-from-model {__file__} --reset-optimizer --restore-file a.pt": (
+        ("test_mistakes.py: starts a new run; leave out --reset-optimizer and --restore-file",)
+    ),
+    "--keep-best-checkpoints 2 --best-checkpoint-metric uniformity": ("uniformity: ", "--keep-best-checkpoints out"),
     "--batch-size 0": ("--batch-size 0: ", "1 or more"),  # others: tests/tasks/test_setting_ranges.py
     "--best-checkpoint-metric contrastive_accuracy": ("contrastive_accuracy: ", "--maximize-best-checkpoint-metric"),
     "--eval-sts gone.tsv": ("gone.tsv: cannot read it",),
@@ -88,7 +100,7 @@ def overrides(flags: str) -> list[str]:
     section = {name: section for section, names in SECTIONS.items() for name in names.split()}
     found = []
     for flag in flags.removeprefix("GPU ").removeprefix("--").split(" --"):
-        name, _, value = flag.replace("-", "_", flag.split()[0].count("-")).partition(" ")
+        name, _, value = flag.replace("criterion", "_name").replace("-", "_", flag.split()[0].count("-")).partition(" ")
         found.append(f'++{section[name]}.{name}="{value}"' if value else f"++{section[name]}.{name}=true")
     return found
 

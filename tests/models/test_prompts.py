@@ -121,7 +121,8 @@ def test_training_reads_the_joined_text(names: str, pooled: bool, tmp_path: Path
     )  # fmt: skip
     model = trainer.get_model().eval()
     batch = dataset.collater(dataset.__getitems__(range(6)))
-    views = batch["views"]["tokens"]
+    views, counts = batch["views"]["tokens"], batch["views"]["counts"]
+    assert counts["view_length"] <= counts["text_length"], "prompts are in neither"
     assert views.shape[1] <= LONGEST and int(dataset.sizes.max()) <= LONGEST
     with torch.no_grad():
         found = torch.nn.functional.normalize(model(views=views)[1]["projections"], dim=1).numpy()

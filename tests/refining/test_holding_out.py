@@ -103,6 +103,18 @@ def test_given_pairs_are_divided(tmp_path: Path) -> None:
         divide_pairs(given_pairs[:3], tmp_path / "text.txt", tmp_path, 1)
 
 
+def test_documents_with_a_given_query_are_not_trained_on(tmp_path: Path) -> None:
+    documents = write(tmp_path, [3] * 8)
+    of_titles = [(document[0].replace(" ", "  "), f"passage {n}") for n, document in enumerate(documents[:5])]
+    of_titles.append((documents[5][1], "its middle sentence asks"))
+    counts = divide_pairs(of_titles, tmp_path / "text.txt", tmp_path, 1)
+    assert counts.left_out == 6
+    assert sorted(read(tmp_path, "train") + read(tmp_path, "valid")) == sorted(documents[6:])
+    of_titles += [(document[0], "more") for document in documents[6:]]
+    with pytest.raises(UserError, match="--pairs: 8 of 8 documents have a query as a sentence"):
+        divide_pairs(of_titles, tmp_path / "text.txt", tmp_path, 1)
+
+
 def test_a_passage_is_the_beginning_of_the_rest(tmp_path: Path) -> None:
     documents = [[f"title {n}", *(f"{n} {'word ' * 17}{k}" for k in range(4))] for n in range(30)]
     (tmp_path / "text.txt").write_text("\n\n".join("\n".join(document) for document in documents))
@@ -171,6 +183,10 @@ def test_titles_are_short_and_begin_one_document(tmp_path: Path) -> None:
 def test_a_repeated_title_is_not_in_the_passage() -> None:
     assert below_title(["A title.", "A title.", "Its text.", "More."]) == "Its text. More."
     assert below_title(["A title.", "Its text."]) == "Its text."
+    assert (
+        below_title(["Cat", "Cats sleep."]) == "Cats sleep."
+        and below_title(["Cat", "Cat: it sleeps."]) == ": it sleeps."
+    )
     assert below_title(["A title.", "A title."]) == below_title(["A title."]) == "A title."
 
 

@@ -101,6 +101,14 @@ def test_documents_of_the_comparison_are_left_out(tmp_path: Path) -> None:
     assert not [text for text in passages if "text b" in text and text != judged[1][1]]
 
 
+def test_no_passage_of_a_query_is_its_hard_negative(tmp_path: Path) -> None:
+    rows = [(f"q{n // 2}", f"p{n}", f"p{n}", f"p{n ^ 1}", f"q{n // 2}", f"n{n}") for n in range(40)]
+    counts = divide_training_pairs(rows, None, None, tmp_path, 0.1, 1)
+    found = json.loads((tmp_path / "pairs.json").read_text())["pairs"]
+    assert counts.negatives == 4 and len(found) == counts.pairs > 20
+    assert all(row == [*row[:2], f"n{row[1][1:]}"] for row in found)
+
+
 def lines(path: Path) -> list[str]:
     return path.read_text().splitlines()
 

@@ -287,6 +287,26 @@ def test_a_resumed_run_stops_as_early(data_bin: Path, tmp_path: Path) -> None:
     assert stops_at(tmp_path / "resumed", "2", "20", "20") == whole < 20, "the third command finds the run over"
 
 
+def test_another_metric_begins_anew(data_bin: Path, tmp_path: Path) -> None:
+    accuracy = ("--best-checkpoint-metric", "contrastive_accuracy", "--maximize-best-checkpoint-metric")
+    for folder, flags in ((tmp_path / "metric", accuracy), (tmp_path / "meters", ("--reset-meters",))):
+        assert train(data_bin, folder, *PATIENT, "--max-update", "4")[0] == 0
+        code, text = train(data_bin, folder, *PATIENT, *flags, "--max-update", "12")
+        assert code == 0, text[-3000:]
+        said = "--best-checkpoint-metric loss, now contrastive_accuracy: the best score and --patience begin anew"
+        assert (said in text) == (flags == accuracy)
+        # validated after updates 6, 8 and 9: the best, and two that are not better; 4 if the count went on
+        assert updates(folder) == 9
+    best = torch.load(tmp_path / "metric" / "checkpoint_best.pt", weights_only=False)
+    assert best["optimizer_history"][-1]["num_updates"] > 4
+
+
+def test_no_run_resumes_without_the_optimizers_state(data_bin: Path, tmp_path: Path) -> None:
+    assert train(data_bin, tmp_path / "run", "--no-save-optimizer-state")[0] == 0
+    code, text = train(data_bin, tmp_path / "run", "--max-update", "30")
+    assert code == 2 and "holds no optimizer state (--no-save-optimizer-state)" in text and "Traceback" not in text
+
+
 def test_a_validation_without_negatives_is_one_line(data_bin: Path, tmp_path: Path) -> None:
     chosen = ("--best-checkpoint-metric", "contrastive_accuracy", "--maximize-best-checkpoint-metric")
     code, text = train(data_bin, tmp_path / "run", "--batch-size-valid", "1", *chosen)

@@ -17,7 +17,7 @@ def content_hash(tokens: Tokens) -> int:
 class Pair(NamedTuple):
     anchor: Tokens
     positives: list[Tokens]
-    identity: int
+    identity: int | list[int]  # a list of several hashes
     negatives: list[Tokens]
     fell_back: int
     document: int
@@ -40,7 +40,7 @@ def pairs_of(source: ViewSource, index: int, key: int = 0) -> list[Pair]:
         positives, negatives = rows[1 : 1 + source.positives], rows[1 + source.positives :]
         document = -1 if pairs.document is None else int(pairs.document[number])
         spans = [] if pairs.spans is None else [tuple(span) for span in pairs.spans[number].tolist()]
-        identity = int(pairs.identity[number])
-        assert identity == alone.identity[number - first]
+        identity = pairs.identity[number].tolist()
+        assert identity == alone.identity[number - first].tolist()
         found.append(Pair(rows[0], positives, identity, negatives, alone.fell_back, document, spans))
     return found

@@ -12,6 +12,7 @@ from fairseq_clear.objectives.exclusion import Exclusion
 from fairseq_clear.seeding import Draws
 from fairseq_clear.text.sentence_dataset import SentenceDataset
 from fairseq_clear.views.paraphrase_views import AlignedSentences, Paraphrases, WithHardNegatives, aligned_sentences
+from fairseq_clear.views.view_table import count_hashes
 from tests.training import build
 from tests.views.cases import content_hash, pairs_of
 
@@ -54,7 +55,7 @@ def test_a_blank_paraphrase_falls_back_and_is_counted() -> None:
     assert source.text_lengths.tolist() == [[4, 3], [5, 5], [3, 6]]
 
 
-def excluded(mine: list[int], theirs: list[int]) -> list[list[int]]:
+def excluded(mine: list[list[int]], theirs: list[list[int]]) -> list[list[int]]:
     """Which texts are not negatives of which."""
     rules = Exclusion(identities=(torch.tensor(mine), torch.tensor(theirs)))
     return rules.block(slice(0, len(mine)), slice(0, len(theirs)), torch.device("cpu")).int().tolist()
@@ -67,26 +68,31 @@ def test_the_identity_is_that_of_the_original() -> None:
     source = Paraphrases(texts, makers.__getitem__, ["de", "zh"])
     (pair,) = pairs_of(source, 0)
     assert (pair.anchor.tolist(), pair.positives[0].tolist()) == ([BOS, 20, EOS], [BOS, 30, EOS])
-    identity = [pairs_of(source, n)[0].identity for n in range(3)]
-    assert identity[0] >> 32 & (2**31 - 1) == content_hash(texts[0].numpy()) >> 32
-    assert excluded(identity, identity) == np.eye(3).tolist()
-    assert pairs_of(Paraphrases(texts, makers.__getitem__, ["original", "de"]), 0)[0].identity == content_hash(
-        texts[0].numpy()
-    )
+    rows = (texts[0].numpy(), pair.anchor, pair.positives[0])
+    assert pair.identity == [content_hash(row) for row in rows]
+    to_original = pairs_of(Paraphrases(texts, makers.__getitem__, ["original", "de"]), 0)[0].identity
+    assert to_original == [content_hash(row) for row in rows[:2]]
+    assert count_hashes("paraphrase:de,zh") == 3 and count_hashes("paraphrase:original,de") == 2
     assert Paraphrases(texts, makers.__getitem__, ["original", "de", "zh"]).positives == 2
 
 
 def test_pairs_with_one_query_or_one_passage_are_not_negatives_of_each_other() -> None:
     passages = SentenceDataset(Lines([[10], [11], [12], [10]]), BOS, EOS, max_tokens=6, name="text")
-    lines = {"query": [[20], [20], [21], [22]], "negative": [[11], [10], [30], [22]]}
+    lines = {"query": [[20], [20], [21], [12]], "negative": [[11], [10], [30], [12]]}
     aligned = {name: AlignedSentences(passages, Lines(some), name) for name, some in lines.items()}
     source = Paraphrases(passages, aligned.__getitem__, ["query", "original"])
     pairs = WithHardNegatives(source, [aligned["negative"]], passages).pairs(
         np.arange(4), Draws.of(1, 1, np.arange(4), 0)
     )
     identity, negatives = pairs.identity.tolist(), pairs.negative_identity.tolist()
-    assert excluded(identity, identity) == [[1, 1, 0, 1], [1, 1, 0, 0], [0, 0, 1, 0], [1, 0, 0, 1]]
-    assert excluded(identity, negatives) == [[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0], [0, 1, 0, 1]]
+    # texts 0 and 1 have one query, 0 and 3 one passage; the query of 3 is the passage of 2
+    assert excluded(identity, identity) == [[1, 1, 0, 1], [1, 1, 0, 0], [0, 0, 1, 1], [1, 0, 1, 1]]
+    # the hard negative of 0 is the passage of 1, that of 1 the passage of 0 and 3, that of 3 its own query
+    assert excluded(identity, negatives) == [[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1], [0, 1, 0, 1]]
+    to_others = WithHardNegatives(
+        Paraphrases(passages, aligned.__getitem__, ["original", "query"]), [aligned["negative"]], passages
+    ).pairs(np.arange(4), Draws.of(1, 1, np.arange(4), 0))
+    assert excluded(to_others.identity.tolist(), identity) == excluded(identity, identity)
 
 
 def test_several_hard_negatives_are_in_the_order_of_their_names() -> None:

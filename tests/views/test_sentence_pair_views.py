@@ -15,7 +15,7 @@ from fairseq_clear.seeding import Draws
 from fairseq_clear.text.documents import Documents, Lines
 from fairseq_clear.views.view_table import build_view_source
 from tests.text.test_documents import slow_documents
-from tests.views.cases import pairs_of
+from tests.views.cases import content_hash, pairs_of
 from tests.views.documents_of_text import BOS, EOS, in_memory, numbered_lines, whole_text
 
 SHAPES = st.lists(st.integers(0, 5), min_size=1, max_size=40).filter(any)
@@ -55,6 +55,12 @@ def slow_neighbours(shape, n):
     return pairs
 
 
+def hashes(documents, pair):
+    """Of the document and of both texts."""
+    own = documents.identities(np.array([pair.document])).tolist()
+    return own + [content_hash(pair.anchor), content_hash(pair.positives[0])]
+
+
 @given(SHAPES, st.integers(1, 4))
 @settings(max_examples=300, deadline=None)
 def test_every_pair_of_neighbours_once(shape, n):
@@ -65,7 +71,7 @@ def test_every_pair_of_neighbours_once(shape, n):
         (positive,) = pair.positives
         assert pair.anchor.tolist() == [BOS, *one, EOS] and positive.tolist() == [BOS, *other, EOS]
         assert views.text_lengths[index].tolist() == [len(one) + 2, len(other) + 2]
-        assert (pair.document, pair.identity) == (number, corpus.identities(np.array([number]))[0])
+        assert (pair.document, pair.identity) == (number, hashes(corpus, pair))
         content = whole_text(corpus, number)
         assert [content[begin:end] for begin, end in pair.spans] == [one, other]
 
@@ -113,7 +119,7 @@ def test_every_sentence_once_with_its_context(shape, sides, keep, tokens):
         assert views.text_lengths[index, 0] == len(sentence) + 2
         if keep == 0:
             assert len(context) == views.text_lengths[index, 1]
-        assert (pair.document, pair.identity) == (number, corpus.identities(np.array([number]))[0])
+        assert (pair.document, pair.identity) == (number, hashes(corpus, pair))
         content = whole_text(corpus, number)
         (begin, end), (low, high) = pair.spans
         assert content[begin:end] == sentence
@@ -198,7 +204,7 @@ def test_every_title_once_with_its_text(files, longest, tokens):
         assert pair.positives[0].tolist() == [BOS, *text, EOS]
         assert views.text_lengths[index, 0] == len(title) + 2
         assert len(text) + 2 <= views.text_lengths[index, 1] <= tokens
-        assert pair.identity == documents.identities(np.array([pair.document]))[0]
+        assert pair.identity == hashes(documents, pair)
         content = whole_text(documents, pair.document)
         (begin, end), (low, high) = pair.spans
         assert (content[begin:end], content[low:high]) == (title, text)

@@ -225,7 +225,8 @@ def test_spans_of_random_documents(shape, anchors, positives, strategy, short, s
         assert len(pairs) == anchors
         for pair in pairs:
             assert len(pair.positives) == positives == views.positives and pair.document == number
-            assert pair.identity == content_hash(pair.anchor)
+            of_document = documents.identities(np.array([number]))[0]
+            assert pair.identity == (content_hash(pair.anchor) if anchors > 1 else of_document)
             for text, (begin, end), bound in zip(
                 (pair.anchor, *pair.positives), pair.spans, views.text_lengths[index], strict=False
             ):
@@ -295,3 +296,5 @@ def test_identity_of_the_span_or_of_the_document():
     assert len({pair.identity for index in (0, 1) for pair in pairs_of(include, index, 1)}) == 4
     found = [pair.identity for index in (0, 1) for pair in pairs_of(exclude, index, 1)]
     assert found == documents.identities(np.array([0, 0, 1, 1])).tolist()
+    lone = source(documents, "span:anchors=1,min=2,max=5", same_document_negatives="include")
+    assert [pairs_of(lone, 0, key)[0].identity for key in (1, 2)] == found[:1] * 2
