@@ -141,8 +141,8 @@ class RefineSettings(DocumentSettings):
         group="comparison",
     )
     pairs: Path | None = setting(
-        "recommended: compare by these queries and passages of your own, as for retrieval --pairs; then at most 30 documents "
-        "are held out, for the validation loss",
+        "recommended: compare by these queries and passages of your own, as for retrieval --pairs; documents with one of the "
+        "queries as a sentence are not trained on, and at most 30 others are held out, for the validation loss",
         None,
         group="comparison",
     )

@@ -51,8 +51,6 @@ def read_index(path: str | Path) -> tuple[np.dtype[Any], npt.NDArray[np.int32], 
 def check_data_files(prefix: str, entries: int, *, combine: bool = False) -> None:
     """Check sizes and addresses of all lines, and that every token id is in the vocabulary, with bounded memory.
 
-    Files of fairseq's other formats are not checked.
-
     Args:
         prefix: path of ``.bin`` and ``.idx``.
         entries: size of the vocabulary, including special symbols; ids are smaller.
@@ -74,8 +72,8 @@ def check_data_files(prefix: str, entries: int, *, combine: bool = False) -> Non
 
 def _check(path: Path, ids: Path, entries: int) -> None:
     index = read_index(path)
-    if index is None:
-        return
+    if index is None:  # fairseq's lazy and cached formats
+        raise UserError(f"{path}: is not memory-mapped; binarize again with --dataset-impl mmap, the default")
     end, (dtype, all_sizes, all_addresses) = 0, index
     if not len(all_sizes):
         raise UserError(f"{path}: holds no line; {REMEDY}")

@@ -120,6 +120,7 @@ def load(folder: Path, *flags: str) -> None:
     [
         (lambda f: cut(f / "train.bin", -1), "train.bin: "),
         (lambda f: cut(f / "train.idx", -1), "train.idx: "),
+        (lambda f: poke(f / "train.idx", 0, b"TNTIDX"), "train.idx: is not memory-mapped; .* --dataset-impl mmap"),
         (lambda f: cut(f / "dict.txt", 300), "dict.txt|token id"),
         (lambda f: cut(f / "dict.txt", (f / "dict.txt").read_bytes().index(b" ", 300)), "dict.txt: cut off or damaged"),
         (lambda f: (f / "dict.txt").write_bytes(b"\xff\xfe\0"), "dict.txt: cut off or damaged"),
@@ -128,7 +129,7 @@ def load(folder: Path, *flags: str) -> None:
             "hash .*, not 0123.: cut",
         ),
     ],
-    ids=["bin", "idx", "dict", "dict within a line", "dict of bytes", "dict of another folder"],
+    ids=["bin", "idx", "lazy", "dict", "dict within a line", "dict of bytes", "dict of another folder"],
 )
 def test_training_does_not_begin(folder, damage, told, caplog) -> None:
     damage(folder)
