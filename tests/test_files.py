@@ -2,11 +2,12 @@
 
 import gzip
 import lzma
+import os
 
 import pytest
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import corpus_file, read_json, read_lines, read_text_lines, write_errors
+from fairseq_clear.files import corpus_file, hash_file, read_json, read_lines, read_text_lines, write_errors
 
 
 def test_only_line_feeds_end_lines(tmp_path):
@@ -64,3 +65,10 @@ def test_json_that_cannot_be_read_is_one_line(tmp_path, content):
     path.write_text(content)
     with pytest.raises(UserError, match=r"x.json: not valid JSON \(.*\); copy it again$"):
         read_json(path, "copy it again")
+
+
+def test_a_pipe_is_not_hashed(tmp_path):
+    """Its content is gone when it was read, so the hash would be of nothing."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match="pipe: is not a file but a pipe or folder"):
+        hash_file(tmp_path / "pipe")

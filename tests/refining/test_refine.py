@@ -369,6 +369,9 @@ def test_auto_compares_recipes_on_a_modernbert_of_random_weights(tmp_path: Path)
 def test_python_and_documents_of_one_sentence(folder, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(sys, "executable", zygote.forked_python())
     texts = [line for line in sentences(60, seed=7) if line]
+    for path in (str(folder / "tiny"), ["a text", str(folder / "tiny")]):
+        with pytest.raises(UserError, match=r"tiny: a str is the text of a document; give Path\("):
+            refine(path, folder / "tiny", tmp_path / "out")
     refined = refine(texts, folder / "tiny", tmp_path / "out", updates=3, max_length=36, device="cpu")
     assert refined.report["recipe"] == "simcse"
     assert refined.report["change"] is None

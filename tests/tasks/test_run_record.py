@@ -301,6 +301,19 @@ def test_another_metric_begins_anew(data_bin: Path, tmp_path: Path) -> None:
     assert best["optimizer_history"][-1]["num_updates"] > 4
 
 
+def test_a_run_that_is_out_of_time_makes_no_further_update(data_bin: Path, copy: Path) -> None:
+    """Control: with more time, it does."""
+    for hours, expected in (("1e-9", 2), ("9", 5)):
+        code, text = train(data_bin, copy, "--stop-time-hours", hours, "--max-update", "5")
+        assert code == 0 and updates(copy) == expected, text[-3000:]
+
+
+def test_no_moving_average_begins_in_a_resumed_run(data_bin: Path, copy: Path) -> None:
+    code, text = train(data_bin, copy, "--store-ema", "--max-update", "5")
+    assert code == 2 and "checkpoint_last.pt holds no moving average to continue; leave the flag out" in text
+    assert "Traceback" not in text
+
+
 def test_no_run_resumes_without_the_optimizers_state(data_bin: Path, tmp_path: Path) -> None:
     assert train(data_bin, tmp_path / "run", "--no-save-optimizer-state")[0] == 0
     code, text = train(data_bin, tmp_path / "run", "--max-update", "30")
