@@ -208,7 +208,7 @@ def record_texts(
         hint: last words of the message about a missing field.
 
     Raises:
-        UserError: not a JSON object with a string under each name.
+        UserError: not a JSON object with a string, or a whole number, under each name.
     """
     try:
         record = json.loads(line)
@@ -226,7 +226,7 @@ def _text(record: dict[str, Any], field: str, where: str, hint: str) -> str:
     if field not in record:
         found = ", ".join(list(record)[:8]) or "none"
         raise UserError(f"{where}: no field {field!r} (fields: {found}); {hint}")
-    text = record[field]
+    text = str(record[field]) if type(record[field]) is int else record[field]  # an id, or a title such as 1984
     if not isinstance(text, str):
         raise UserError(f"{where}: field {field!r} is {type(text).__name__}, not text; fix or drop the record")
     try:

@@ -7,7 +7,15 @@ import os
 import pytest
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import corpus_file, hash_file, read_json, read_lines, read_text_lines, write_errors
+from fairseq_clear.files import (
+    corpus_file,
+    hash_file,
+    read_json,
+    read_lines,
+    read_text_lines,
+    record_texts,
+    write_errors,
+)
 
 
 def test_only_line_feeds_end_lines(tmp_path):
@@ -72,3 +80,10 @@ def test_a_pipe_is_not_hashed(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UserError, match="pipe: is not a file but a pipe or folder"):
         hash_file(tmp_path / "pipe")
+
+
+def test_whole_numbers_are_texts(tmp_path):
+    line = '{"_id": 7, "title": 1984, "text": "a", "seen": true}'
+    assert record_texts(line, ("_id", "title", "text"), tmp_path, 1) == ("7", "1984", "a")
+    with pytest.raises(UserError, match="'seen' is bool, not text"):
+        record_texts(line, ("seen",), tmp_path, 1)

@@ -55,7 +55,7 @@ def test_the_layout_of_beir(beir: Path) -> None:
     ("file", "content", "where"),
     [
         ("corpus.jsonl", "{}\n", "corpus.jsonl:1: no field '_id'"),
-        ("corpus.jsonl", '{"_id": "a", "text": "b"}\n\n{"_id": 3, "text": "b"}\n', "corpus.jsonl:3: field '_id'"),
+        ("corpus.jsonl", '{"_id": "a", "text": "b"}\n\n{"_id": 3.5, "text": "b"}\n', "corpus.jsonl:3: field '_id'"),
         ("corpus.jsonl", '{"_id": "a", "text": "b"}\n' * 2, "corpus.jsonl:2: the id 'a'"),
         ("corpus.jsonl", "\n", "corpus.jsonl: "),
         ("queries.jsonl", "[]\n", "queries.jsonl:1: "),

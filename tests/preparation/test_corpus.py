@@ -100,7 +100,7 @@ def test_jsonl_blank_lines_stay_inside_the_document(tmp_path: Path) -> None:
         ("a.txt", "ok\nhi".encode("utf-16-le"), r"a.txt:1: a NUL character"),
         ("a.jsonl", b'{"text": "a"}\n{"text"\n', r"a.jsonl:2: not JSON"),
         ("a.jsonl", b'{"text": "a"}\n{"body": "b", "id": 1}\n', r"a.jsonl:2: no field 'text' \(fields: body, id\)"),
-        ("a.jsonl", b'{"text": 3}\n', r"a.jsonl:1: field 'text' is int"),
+        ("a.jsonl", b'{"text": 3.5}\n', r"a.jsonl:1: field 'text' is float"),
         ("a.jsonl", b'["text"]\n', r"a.jsonl:1: a list, not an object"),
         ("a.jsonl", b'{"text": "\\ud800"}\n', r"a.jsonl:1: an unpaired surrogate"),
         ("a.txt.gz", b"\n".join(b"%d" % i for i in range(9)) + b"\n\xff\n", r"a.txt.gz:10: byte 0xff"),
