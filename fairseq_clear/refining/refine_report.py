@@ -87,11 +87,9 @@ class RefineReport:
     def exported_share(self) -> float:
         """Share of the refined weights in the exported encoder: 0 if the untouched one is better on dev or on test.
 
-        By the question that documents make, smaller changes than one standard error are noise.
+        Smaller changes than one standard error are noise, with few queries above all.
         """
-        change = self.change[MRR] if self.change else self.sts_change
-        if self.change and not self.settings.asks_given_pairs:
-            change = self.change[MRR] + self.change["error"]
+        change = self.change[MRR] + self.change["error"] if self.change else self.sts_change
         worse = self.settings.keep_best and change is not None and change < 0
         return 0.0 if worse else self.share
 

@@ -170,10 +170,11 @@ def _check_same(settings: RefineSettings, texts: list[Path]) -> None:
     wanted["content of --from or of pairs"] = [content_hash(path) for path in given]
     file = settings.work / SETTINGS
     known = read_json(file) if file.is_file() else wanted
+    named = [item for item in fields(settings) if item.metadata and item.name != "texts"]
+    flags = {item.name: f"{flag_name(item)} {known.get(item.name)}" for item in named}
     if differing := sorted(name for name in wanted if known.get(name) != wanted[name]):
-        raise UserError(
-            f"{settings.work}: holds the steps of another {', '.join(differing)}; give the same to go on, or remove the folder"
-        )
+        shown = ", ".join(flags.get(name, f"another {name}") for name in differing)
+        raise UserError(f"{settings.work}: was started with {shown}; give the same to go on, or remove the folder")
     write_json(file, wanted, flag="--dest")
 
 

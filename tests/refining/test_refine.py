@@ -131,16 +131,12 @@ def test_a_merge_of_a_half_unless_another_is_clearly_better() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "exported", "exported_by_pairs"),
-    [
-        ([2, 2, *[1] * 38], 0.5, 0.0),
-        ([*[2] * 8, *[1] * 31, 2], 0.0, 0.0),
-        ([*[1] * 39, 2], 0.5, 0.5),
-    ],  # noise; worse; as before
+    ("ranks", "exported"),
+    [([2, 2, *[1] * 38], 0.5), ([*[2] * 8, *[1] * 31, 2], 0.0), ([*[1] * 39, 2], 0.5)],  # noise; worse; as before
 )
-def test_the_untouched_encoder_is_exported_if_it_is_better(ranks, exported, exported_by_pairs) -> None:
+def test_the_untouched_encoder_is_exported_if_it_is_better(ranks, exported) -> None:
     rows = [{"details": {"ranks": one}, "scores": {"MRR@10": 97.4}} for one in ([*[1] * 39, 2], ranks)]
-    for asks_given_pairs, share in ((False, exported), (True, exported_by_pairs)):
+    for asks_given_pairs in (False, True):
         report = RefineReport.__new__(RefineReport)
         vars(report).update(
             reports={"retrieval": {"rows": rows, "protocol": {"queries": 40, "passages": 90}}},
@@ -149,7 +145,7 @@ def test_the_untouched_encoder_is_exported_if_it_is_better(ranks, exported, expo
             question="question",
             settings=SimpleNamespace(seed=1, keep_best=True, asks_given_pairs=asks_given_pairs),
         )
-        assert report.exported_share == share
+        assert report.exported_share == exported
         assert "saturated" in report.caveat()
         assert ("stand-in" in report.caveat()) is not asks_given_pairs
 
@@ -316,14 +312,15 @@ def test_another_run_is_rejected(folder: Path, tmp_path: Path) -> None:
     bytes_before, config = weights.read_bytes(), (tiny / "config.json").read_text()
     for change, message in (
         (lambda: setattr(made, "training_flags", ()), "another training_flags"),
+        (lambda: setattr(made, "learning_rate", 1.0), "--lr 5e-05"),
         (lambda: text.write_text("Other text.\n"), "another texts"),
         (lambda: weights.write_bytes(bytes_before + b" "), "another content of --from"),
         (lambda: (tiny / "config.json").write_text(config + " "), "another content of --from"),
     ):
         change()
-        with pytest.raises(UserError, match=f"out.partial: holds the steps of {message}.*remove the folder"):
+        with pytest.raises(UserError, match=f"out.partial: was started with {message}.*remove the folder"):
             run_refine(made)
-        made.training_flags = ("--no-flag",)
+        made.training_flags, made.learning_rate = ("--no-flag",), 5e-5
         text.write_text(content)
         weights.write_bytes(bytes_before)
         (tiny / "config.json").write_text(config)
