@@ -1,6 +1,7 @@
 """Rules that exclude keys as candidates of queries, used instead of a matrix of all pairs."""
 
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import product
 
 import torch
@@ -63,13 +64,14 @@ class Exclusion:
     def block(self, rows: slice, columns: slice, device: torch.device) -> Tensor:
         """Compute a block (R, C) of the matrix, True where excluded; both slices must have start and stop."""
         shape = (rows.stop - rows.start, columns.stop - columns.start)
-        excluded = torch.zeros(shape, dtype=torch.bool, device=device)
-        if self.identities is not None:
+        if self.identities is None:
+            excluded = torch.zeros(shape, dtype=torch.bool, device=device)
+        else:
             mine, theirs = (
                 torch.atleast_2d(one[some].t()) for one, some in zip(self.identities, (rows, columns), strict=True)
             )
-            for one, other in product(mine, theirs):
-                excluded |= one.unsqueeze(1) == other.unsqueeze(0)
+            same = (one.unsqueeze(1) == other.unsqueeze(0) for one, other in product(mine, theirs))
+            excluded = reduce(torch.Tensor.logical_or_, same)
         if self.matrix is not None:
             excluded |= self.matrix[rows, columns]
         if self.absent is not None:
