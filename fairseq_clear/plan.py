@@ -252,7 +252,7 @@ def make_plan(recipe: Recipe, gpus: int, memory: float, rate: float, global_batc
     texts per update on all GPUs (default: the recipe's batch size x ``update_freq`` x ``gpus``).
 
     Raises:
-        UserError: the batch cannot be divided evenly or does not fit into memory, or the recipe has no number of updates.
+        UserError: the batch cannot be divided evenly or does not fit into memory, or the recipe does not limit its updates.
     """
     updates, frequency = int(recipe.cfg.optimization.max_update), int(recipe.cfg.optimization.update_freq[0])
     total = (recipe.cfg.dataset.batch_size or 0) * frequency * gpus if global_batch is None else global_batch

@@ -25,7 +25,6 @@ from fairseq_clear import register
 from fairseq_clear.errors import UserError
 from fairseq_clear.launch.peer_watchdog import PeerWatchdog
 from fairseq_clear.patches import stopping
-from fairseq_clear.patches.startup import RESETS
 
 logger = logging.getLogger(__name__)
 
@@ -92,11 +91,15 @@ def _check(cfg: Any) -> None:
     """Raise UserError for settings with which a resumed run would differ from an uninterrupted one."""
     saving, workers = cfg.checkpoint, cfg.distributed_training
     repeated = "it would be repeated whenever the run resumes; to start from other weights, use --finetune-from-model"
-    for flag in ("no_save", "no_last_checkpoints", *RESETS):
+    for flag in ("no_save", "no_last_checkpoints", *stopping.RESETS):
         if saving[flag]:
-            why = repeated if flag in RESETS else "a preempted run resumes from checkpoint_last.pt; leave this flag out"
+            why = (
+                repeated
+                if flag in stopping.RESETS
+                else "a preempted run resumes from checkpoint_last.pt; leave this flag out"
+            )
             raise UserError(f"--{flag.replace('_', '-')}: {why}")
-    if saving.restore_file != "checkpoint_last.pt":
+    if saving.restore_file != stopping.LAST:
         raise UserError(f"--restore-file {saving.restore_file}: {repeated}")
     if workers.distributed_world_size > 1 and not workers.distributed_no_spawn:
         size = f"--distributed-world-size {workers.distributed_world_size}"

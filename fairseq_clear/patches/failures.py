@@ -25,7 +25,6 @@ from fairseq_clear.processes import holds, lock
 
 logger = logging.getLogger(__name__)
 
-LAST = "checkpoint_last.pt"
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
 SKIPPED_IN_A_ROW = 3
 
@@ -114,7 +113,7 @@ def load_checkpoint(
     is_ours, named = isinstance(self.task, RunTask), self.cfg.checkpoint.restore_file
     if is_ours and self.is_data_parallel_master and not self.cfg.checkpoint.no_save:
         _lock_save_dir(Path(self.cfg.checkpoint.save_dir))
-    if named != LAST and not PathManager.isfile(filename):
+    if named != stopping.LAST and not PathManager.isfile(filename):
         raise UserError(f"--restore-file {named}: no such file; leave it out to start from scratch")
 
     def check(state: dict[str, Any]) -> None:

@@ -35,7 +35,6 @@ from fairseq_clear.patches import original, run_console, stopping
 logger = logging.getLogger("fairseq_clear")
 
 HELP = {"-h", "--help"}
-RESETS = ("reset_optimizer", "reset_lr_scheduler", "reset_meters", "reset_dataloader")
 TORCHRUN = ("WORLD_SIZE", "RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -314,10 +313,8 @@ def _check(cfg: Any, parts: list[type[CheckedPart]]) -> None:
     start = checkpoint.finetune_from_model
     if start and not PathManager.isfile(start):
         raise UserError(f"--finetune-from-model {start}: no such file; give a checkpoint (.pt)")
-    other_starts = [f"--{name.replace('_', '-')}" for name in RESETS if checkpoint[name]]
-    other_starts += ["--restore-file"] * (checkpoint.restore_file != "checkpoint_last.pt")
-    if start and other_starts:
-        raise UserError(f"--finetune-from-model {start}: starts a new run; leave out {' and '.join(other_starts)}")
+    if start and (flags := stopping.start_flags(checkpoint)):
+        raise UserError(f"--finetune-from-model {start}: starts a new run; leave out {' and '.join(flags)}")
     if checkpoint.write_checkpoints_asynchronously:
         raise UserError("--write-checkpoints-asynchronously: a killed run would leave half a checkpoint; leave it out")
     model = ARCH_MODEL_REGISTRY.get(getattr(cfg.model, "_name", None))

@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 EXIT_PREEMPTED = 75  # EX_TEMPFAIL of sysexits.h: temporary failure, rerun
 EXIT_INTERRUPTED = 128 + signal.SIGINT
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+LAST = "checkpoint_last.pt"
+RESETS = ("reset_optimizer", "reset_lr_scheduler", "reset_meters", "reset_dataloader")
 # torchrun forwards Ctrl-C to its workers, which may also receive it from the terminal: within this time, both count as one.
 SECONDS_FORWARDED = 5.0
 
@@ -167,6 +169,12 @@ def continue_best(state: dict[str, Any], counted: dict[str, float], settings: An
         early_stopping.update(counted)
 
 
+def start_flags(settings: Any) -> list[str]:
+    """The flags given that change from what a run starts, and that would change it again when the run resumes."""
+    given = [f"--{name.replace('_', '-')}" for name in RESETS if settings[name]]
+    return given + ["--restore-file"] * (settings.restore_file != LAST)
+
+
 def has_stopped_early(cfg: Any) -> bool:
     """Log, and return, whether the run is over because the last ``--patience`` validations were not the best."""
     settings = cfg.checkpoint
@@ -207,11 +215,11 @@ def _agreed_exit_code() -> int:
 def _save_and_leave(code: int, cfg: Any, trainer: Any, epoch_itr: Any) -> NoReturn:
     checkpoint_utils.save_checkpoint(cfg.checkpoint, trainer, epoch_itr, None)
     _agreed_exit_code()  # a barrier: once one worker exits, torchrun and Slurm end the others
-    without = "" if cfg.checkpoint.restore_file == "checkpoint_last.pt" else ", without --restore-file and --reset-*,"
-    name = f"checkpoint_last{trainer.checkpoint_suffix}.pt"
+    flags, name = start_flags(cfg.checkpoint), LAST.replace(".", f"{trainer.checkpoint_suffix}.")
+    without = f", without {' and '.join(flags)}," if flags else ""
     what = f"{cfg.checkpoint.save_dir}/{name} is saved; the same command{without} resumes from there"
     if cfg.checkpoint.no_save or cfg.checkpoint.no_last_checkpoints:
-        what = "checkpoint_last.pt is not saved (--no-save or --no-last-checkpoints)"
+        what = f"{LAST} is not saved (--no-save or --no-last-checkpoints)"
     logger.info("stopped by a signal after update %d: %s", trainer.get_num_updates(), what)
     _state.leave(code)
     raise SystemExit(code)

@@ -1,6 +1,7 @@
 """--eval-sts and --eval-retrieval: the scores of encoding by hand, with one worker or two; files are checked at the start."""
 
 import json
+import logging
 import math
 import re
 from itertools import count
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from omegaconf import OmegaConf
 from scipy.stats import spearmanr
 
 from fairseq_clear.patches import stopping
@@ -155,3 +157,21 @@ def test_patience_counts_from_the_best_score_that_is_a_number(scores, stops_at, 
         )
         stopped = [stopping.should_stop_early(SimpleNamespace(checkpoint=checkpoint), sign * score) for score in scores]
         assert stopped.index(True) == stops_at if stops_at is not None else not any(stopped)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({}, "run/checkpoint_last-a.pt is saved; the same command resumes"),
+        ({"restore_file": "b.pt", "reset_meters": True}, "command, without --reset-meters and --restore-file, resumes"),
+        ({"no_save": True}, "checkpoint_last.pt is not saved"),
+    ],
+)
+def test_a_stopped_run_says_how_to_go_on(flags, said, monkeypatch, caplog) -> None:
+    monkeypatch.setattr(stopping.checkpoint_utils, "save_checkpoint", lambda *_: None)
+    settings = dict.fromkeys((*stopping.RESETS, "no_save", "no_last_checkpoints"), False)
+    settings = OmegaConf.create({**settings, "save_dir": "run", "restore_file": stopping.LAST, **flags})
+    trainer = SimpleNamespace(checkpoint_suffix="-a", get_num_updates=lambda: 3)
+    with caplog.at_level(logging.INFO), pytest.raises(SystemExit, match="75"):
+        stopping._save_and_leave(75, SimpleNamespace(checkpoint=settings), trainer, None)
+    assert said in caplog.text
