@@ -32,7 +32,7 @@ checkpoint: {{save_dir: {save_dir}}}
 
 
 SECTIONS = {
-    "common": "fp16 bf16 log_file",
+    "common": "fp16 bf16 memory_efficient_fp16 log_file",
     "task": "augment views eval_sts mix mix_batches allow_change",
     "model": "pooling key_encoder poling encoder_layerdrop",
     "dataset": "batch_size valid_subset",
@@ -66,6 +66,7 @@ BY_BOTH = {
     "--fp16": ("--fp16: on a CPU", "--fp16-no-flatten-grads"),
     "GPU --fp16": ("--fp16", "no GPU", "--cpu"),
     "GPU --bf16": ("--bf16", "no GPU", "--cpu"),
+    "GPU --memory-efficient-fp16": ("--fp16", "no GPU", "--cpu"),
     "--log-file no/such/log": ("--log-file no/such/log: cannot be written", "its folder"),
     "--log-file /": ("--log-file /: cannot be written",),
     "--finetune-from-model gone.pt": ("--finetune-from-model gone.pt: no such file",),
