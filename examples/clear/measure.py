@@ -206,7 +206,7 @@ def draw(scores: Mapping[str, list[dict[str, float]]], path: Path) -> None:
             )
         means.set(xlabel="mean of STS", yticks=range(len(scores)), yticklabels=scores)
         means.invert_yaxis()
-        means.legend(frameon=True)
+        means.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2)  # inside, it would cover points
         for number, (name, runs) in enumerate(scores.items()):
             fifths = range(1, FIFTHS + 1)
             trained = [run for run in runs if f"dev, 1/{FIFTHS}" in run]
