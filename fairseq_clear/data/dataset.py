@@ -25,11 +25,14 @@ class SizedDataset(FairseqDataset):
         sizes: (items,) length of the longest part of each item; an upper bound over epochs.
         totals: (items,) number of tokens of all parts of each item; an upper bound over epochs.
         order: (items,) random rank of each item, which orders items of equal length.
+        workers: number of workers whose batches are contrasted with each other. Each group of ``workers`` consecutive batches
+            is read in one step, so the texts of all of them have similar lengths.
     """
 
     sizes: Tokens
     totals: Tokens
     order: Tokens
+    workers = 1
 
     def num_tokens(self, index: int) -> int:
         """Number of tokens of all parts of an item (masked copies and views); an upper bound over epochs."""
@@ -71,7 +74,10 @@ class SizedDataset(FairseqDataset):
         return indices[keep], indices[~keep].tolist()
 
     def batch_by_size(self, indices: Tokens, max_tokens: int | None = None, **limits: int | None) -> Any:
-        """Make batches within fairseq's limits; if an item exceeds ``--max-tokens``, the error names a value to give."""
+        """Make batches within fairseq's limits, and empty ones up to a multiple of ``workers``.
+
+        If an item exceeds ``--max-tokens``, the error names a value to give.
+        """
         if not len(indices):  # fairseq would raise an IndexError
             raise UserError(
                 "no text is left to train on: all are longer than --max-positions or --max-tokens, or --num-shards leaves none"
@@ -82,7 +88,8 @@ class SizedDataset(FairseqDataset):
         # fairseq drops a last batch whose size is not a multiple of required_batch_size_multiple (8). Since items are sorted by
         # length, it would never read the longest texts, and no text of a split with fewer than 8.
         rest = indices[sum(map(len, batches)) :]
-        return [*batches, rest] if len(rest) else batches
+        batches += [rest] if len(rest) else []
+        return batches + [indices[:0]] * (-len(batches) % self.workers)
 
 
 class ClearDataset(SizedDataset):

@@ -37,7 +37,6 @@ class MixedDataset(SizedDataset):
 
     Attributes:
         counts: number of items of each corpus in an epoch.
-        workers: number of workers. If ``is_separate``, each group of ``workers`` consecutive batches is from one corpus.
 
     Raises:
         UserError: a weight is so small or large that an epoch would read 0 or more than 2**31 items of its corpus.
@@ -53,7 +52,7 @@ class MixedDataset(SizedDataset):
         is_separate: bool = False,
     ) -> None:
         super().__init__()
-        self.corpora, self.seed, self.is_separate, self.workers = corpora, seed, is_separate, 1
+        self.corpora, self.seed, self.is_separate = corpora, seed, is_separate
         self.counts = [round(len(corpora[0]) * weight / weights[0]) for weight in weights]
         for name, count in zip(names, self.counts, strict=True):
             if not 0 < count <= LARGEST:
@@ -131,14 +130,13 @@ class MixedDataset(SizedDataset):
         return False
 
     def batch_by_size(self, indices: Tokens, max_tokens: int | None = None, **limits: int | None) -> Any:
-        """Make batches. If ``is_separate``, add empty batches to each corpus, up to a multiple of ``workers``."""
+        """Make batches. If ``is_separate``, each group of ``workers`` batches is from one corpus."""
         if not self.is_separate or not len(indices):
             return super().batch_by_size(indices, max_tokens, **limits)
         batches: list[Tokens] = []
         corpora = self.corpus_of(indices)
         for number in np.unique(corpora):
             batches += super().batch_by_size(indices[corpora == number], max_tokens, **limits)
-            batches += [indices[:0]] * (-len(batches) % self.workers)
         return batches
 
 

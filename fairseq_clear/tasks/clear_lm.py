@@ -21,7 +21,6 @@ from fairseq_clear.augmentations.chain import Chain, build_augmentation
 from fairseq_clear.criterions.contrastive import ContrastiveCriterion
 from fairseq_clear.data.dataset import ClearDataset, SizedDataset
 from fairseq_clear.data.masking import Masks
-from fairseq_clear.data.mixed_dataset import MixedDataset
 from fairseq_clear.errors import UserError, exit_on_user_error
 from fairseq_clear.files import hash_file
 from fairseq_clear.lifecycle import ContrastiveModel, Needs, RunCriterion
@@ -251,10 +250,11 @@ class ClearLMTask(MaskedLMTask):
     def get_batch_iterator(self, dataset: Any, *args: Any, num_shards: int = 1, **kwargs: Any) -> Any:
         """Return fairseq's batch iterator; errors in its limits are one line.
 
-        With ``--mix-batches one``, fairseq shuffles groups of one batch for each worker, and the batches of a group hold texts
-        of one corpus, because the negatives of a text come from all workers.
+        With views, fairseq shuffles groups of one batch for each worker, because the negatives of a text come from all
+        workers: the batches of a group hold texts of similar length, and of one corpus with ``--mix-batches one``. In each
+        step, the workers together read what one worker with a batch of all their texts would read.
         """
-        if isinstance(dataset, MixedDataset) and dataset.is_separate:
+        if self.needs.views:
             dataset.workers, kwargs["grouped_shuffling"] = num_shards, True
         return super().get_batch_iterator(dataset, *args, num_shards=num_shards, **kwargs)
 

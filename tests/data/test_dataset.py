@@ -158,6 +158,28 @@ def test_batches_have_similar_lengths(data_bin: Path) -> None:
 
 
 @pytest.mark.parametrize("flags", [(), ("--contrastive-weight", "0")])
+def test_workers_read_together_what_one_worker_reads(flags: tuple[str, ...], data_bin: Path) -> None:
+    """In each step, in the same order, and nothing is left out. Control: without views, batches are masked_lm's."""
+
+    def steps(workers: int) -> list[list[int]]:
+        parts = []
+        for worker in range(workers):
+            trainer, dataset = build(data_bin, *flags)
+            parts.append([])
+            for epoch in (1, 2):
+                dataset.set_epoch(epoch)
+                loader = trainer.task.get_batch_iterator(
+                    dataset, max_sentences=32 // workers, num_shards=workers, shard_id=worker, epoch=epoch
+                )
+                parts[-1] += [batch["id"].tolist() * (not batch["is_empty"]) for batch in loader.next_epoch_itr()]
+        return [sorted(sum(step, [])) for step in zip(*parts, strict=True)]
+
+    alone = steps(1)
+    assert sorted(sum(alone, [])) == sorted(2 * list(range(len(build(data_bin)[1]))))
+    assert [steps(workers) == alone for workers in (2, 4, 8)] == 3 * [not flags]
+
+
+@pytest.mark.parametrize("flags", [(), ("--contrastive-weight", "0")])
 def test_every_epoch_has_other_negatives(flags: tuple[str, ...], data_bin: Path) -> None:
     """Only where there are negatives: validation stays comparable, and MLM alone is masked_lm's."""
     trainer, training = build(data_bin, "--num-workers", "0", *flags)

@@ -133,6 +133,18 @@ def test_two_workers_under_torchrun(backend: str, data_bin: Path, scripts: Path,
     assert "workers    2 on CPUs" in result.stdout
 
 
+def test_two_workers_train_the_run_of_one(data_bin: Path, tmp_path: Path) -> None:
+    """Not only an update: three epochs with half the batch each. Controls: another seed; half the batch on one worker."""
+    command = (*tool("train"), data_bin, *RUN, "--dropout", "0", "--attention-dropout", "0", "--disable-validation")
+    weights = []
+    for name, workers, batch, seed in (("one", 1, 16, 1), ("two", 2, 8, 1), ("seed", 2, 8, 2), ("half", 1, 8, 1)):
+        told = ("--batch-size", str(batch), "--seed", str(seed), "--max-update", "24", "--save-dir", tmp_path / name)
+        run_workers(workers, *command, *told)
+        weights.append(torch.cat([weight.flatten() for weight in checkpoint(tmp_path / name)["model"].values()]))
+    distances = [(weights[0] - other).norm() / weights[0].norm() for other in weights[1:]]
+    assert distances[0] < 1e-4 < 1e-2 < min(distances[1:]), distances
+
+
 def test_two_workers_resume_a_mix(data_bin: Path, other_bin: Path, tmp_path: Path) -> None:
     """120 + 24 sentences in batches of 4: 30 and 6 batches, 9 updates an epoch; 12 is in the middle of the second."""
     mix = ("--mix", f"{data_bin}:5,{other_bin}:1", "--mix-batches", "one", "--batch-size", "4", "--update-freq", "2")
