@@ -27,8 +27,8 @@ def import_library(name: str, extra: str = "hf") -> Any:
     except Exception as error:  # a broken installation raises errors of other types
         package = name.partition(".")[0].replace("_", "-").replace("sklearn", "scikit-learn")
         raise UserError(
-            f"{package} cannot be imported ({one_line(error)}); run pip install 'fairseq_clear[{extra}]', or install only "
-            f"{package}"
+            f"{package} cannot be imported ({one_line(error)}); run pip install {package}, or install fairseq_clear with the "
+            f"extra {extra}"
         ) from None
 
 
