@@ -49,7 +49,7 @@ def train_sentencepiece(staged: Staged, settings: TokenizerSettings) -> bytes:
             pad_id=-1,
             minloglevel=2,
         )
-    except (RuntimeError, ValueError) as error:  # ValueError: more than an int of C++ holds
+    except (RuntimeError, ValueError, SyntaxError) as error:  # the last two: more than an int of C++ holds
         reason = str(error).rpartition("] ")[2].partition(" Increase")[0]  # without place in the source, and its flags
         what = f"--vocab-size {settings.vocab_size}: sentencepiece cannot train on this text"
         raise UserError(f"{what}: {reason}") from None
