@@ -24,6 +24,7 @@ class Needs:
         mlm: masked texts and the MLM head.
         views: views of the texts and the projection head.
         joint_anchors: the anchors that are embedded are masked, see ``--anchor-mlm joint``.
+        one_positive: each anchor has one positive.
         guide: value of ``--guide``, an encoder that the task loads for the criterion; None without a guide.
         max_update: number of updates of the run; 0 if it is not limited.
     """
@@ -31,6 +32,7 @@ class Needs:
     mlm: bool = True
     views: bool = False
     joint_anchors: bool = False
+    one_positive: bool = False
     guide: str | None = None
     max_update: int = 0
 

@@ -1,6 +1,6 @@
 """``clear_moco``: CERT's loss, which contrasts queries with a queue of keys from a momentum encoder."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,7 +12,6 @@ from torch import Tensor
 from fairseq_clear.criterions.contrastive import MaskingConfig, MaskingCriterion, data_parallel_group, mean_of_positives
 from fairseq_clear.data.batch import Views
 from fairseq_clear.distributed import Layout, all_gather_rows, world_size
-from fairseq_clear.errors import UserError
 from fairseq_clear.modules.key_queue import KeyQueue
 from fairseq_clear.modules.momentum_encoder import MomentumEncoder
 from fairseq_clear.objectives.exclusion import Exclusion
@@ -55,6 +54,7 @@ class ClearMocoCriterion(MaskingCriterion):
     def __init__(self, cfg: ClearMocoConfig, task: Any) -> None:
         super().__init__(cfg, task)
         self.batches = 0
+        self.needs = replace(self.needs, one_positive=cfg.symmetric)
 
     def attach(self, model: Any) -> None:
         """Add the key encoder and the queue to the model, unless there is no contrastive term."""
@@ -76,13 +76,10 @@ class ClearMocoCriterion(MaskingCriterion):
         """Anchors go to the query encoder, positives to the key encoder; with ``symmetric``, both go to both."""
         tokens, lengths, anchors = views.tokens, views.lengths, views.anchors
         keys, key_lengths = tokens[anchors:], lengths[anchors:]
-        if not self.cfg.symmetric:
-            queries, query_lengths = tokens[:anchors], lengths[:anchors]
-        elif keys.shape[0] == anchors:
+        queries, query_lengths = tokens[:anchors], lengths[:anchors]
+        if self.cfg.symmetric:
+            keys, key_lengths = torch.cat([keys, queries]), key_lengths + query_lengths
             queries, query_lengths = tokens, lengths
-            keys, key_lengths = torch.cat([keys, tokens[:anchors]]), key_lengths + lengths[:anchors]
-        else:
-            raise UserError("--symmetric: needs view sources with one positive; leave it out")
         return {"views": queries, "view_lengths": query_lengths, "key_texts": keys, "key_lengths": key_lengths}
 
     def gathered_rows(self, views: Views) -> dict[str, int]:

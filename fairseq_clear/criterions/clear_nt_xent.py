@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from fairseq.criterions import register_criterion
 from fairseq.dataclass import ChoiceEnum
 from torch import Tensor
@@ -84,6 +85,11 @@ class ClearNTXentCriterion(MaskingCriterion, InBatchCriterion):
             hard_identity = all_gather_rows(views.negative_identity, layouts["negatives"])
             key_identity = torch.cat([key_identity, hard_identity])
         excluded = self.excluded(own, identity, key_identity)
+        if self.has_hard_negatives and self.cfg.keep_duplicates:
+            hard = len(views.negative_identity) // views.anchors
+            same = views.negative_identity == views.identity.repeat_interleave(hard, dim=0)
+            blank = all_gather_rows(same.view(len(same), -1)[:, 0].long(), layouts["negatives"]).bool()
+            excluded = replace(excluded, absent=F.pad(blank, (len(keys) - len(blank), 0)))
         positive = own.roll(anchors)  # with one side, own is the positive
         counted = {}
         if self.margin is not None:

@@ -25,6 +25,7 @@ class SizedDataset(FairseqDataset):
         sizes: (items,) length of the longest part of each item; an upper bound over epochs.
         totals: (items,) number of tokens of all parts of each item; an upper bound over epochs.
         order: (items,) random rank of each item, which orders items of equal length.
+        limit_flag: flag that limits the tokens of a batch, for messages.
         workers: number of workers whose batches are contrasted with each other. Each group of ``workers`` consecutive batches
             is read in one step, so the texts of all of them have similar lengths.
     """
@@ -32,6 +33,7 @@ class SizedDataset(FairseqDataset):
     sizes: Tokens
     totals: Tokens
     order: Tokens
+    limit_flag = "--max-tokens"
     workers = 1
 
     def num_tokens(self, index: int) -> int:
@@ -59,15 +61,6 @@ class SizedDataset(FairseqDataset):
         """Number of tokens of the largest item, also if fairseq drops it as too long."""
         return int(self.totals.max(initial=0))
 
-    def check_longest(self, max_tokens: int | None, flag: str) -> None:
-        """Raise UserError if an item has more than ``max_tokens``, the value of ``flag``; the message names a value to give."""
-        largest = self.largest()
-        if max_tokens is not None and largest > max_tokens:
-            raise UserError(
-                f"{flag} {max_tokens}: the longest item has {largest} tokens, counting its masked copies and its views; "
-                f"give {flag} {largest} or more, or a smaller --tokens-per-sample"
-            )
-
     def filter_indices_by_size(self, indices: Tokens, max_sizes: Any) -> tuple[Tokens, list[int]]:
         """Drop items longer than ``max_sizes``; returns the remaining and the dropped indices."""
         keep = self.sizes[indices] <= max_sizes
@@ -76,13 +69,18 @@ class SizedDataset(FairseqDataset):
     def batch_by_size(self, indices: Tokens, max_tokens: int | None = None, **limits: int | None) -> Any:
         """Make batches within fairseq's limits, and empty ones up to a multiple of ``workers``.
 
-        If an item exceeds ``--max-tokens``, the error names a value to give.
+        If an item exceeds ``max_tokens``, the error names a value to give.
         """
         if not len(indices):  # fairseq would raise an IndexError
             raise UserError(
-                "no text is left to train on: all are longer than --max-positions or --max-tokens, or --num-shards leaves none"
+                "no text is left to train on: all are longer than --max-positions; give a smaller --tokens-per-sample"
             )
-        self.check_longest(max_tokens, "--max-tokens")
+        largest, flag = self.largest(), self.limit_flag
+        if max_tokens is not None and largest > max_tokens:
+            raise UserError(
+                f"{flag} {max_tokens}: the longest item has {largest} tokens, counting its masked copies and its views; "
+                f"give {flag} {largest} or more, or a smaller --tokens-per-sample"
+            )
         tokens = self.num_tokens, self.num_tokens_vec(indices)
         batches = list(data_utils.batch_by_size(indices, *tokens, max_tokens=max_tokens, **limits))
         # fairseq drops a last batch whose size is not a multiple of required_batch_size_multiple (8). Since items are sorted by

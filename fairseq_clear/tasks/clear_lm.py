@@ -19,7 +19,7 @@ from fairseq.tasks.masked_lm import MaskedLMTask
 from fairseq_clear.augmentations.base import Symbols
 from fairseq_clear.augmentations.chain import Chain, build_augmentation
 from fairseq_clear.criterions.contrastive import ContrastiveCriterion
-from fairseq_clear.data.dataset import ClearDataset, SizedDataset
+from fairseq_clear.data.dataset import ClearDataset
 from fairseq_clear.data.masking import Masks
 from fairseq_clear.errors import UserError, exit_on_user_error
 from fairseq_clear.files import hash_file
@@ -28,7 +28,7 @@ from fairseq_clear.models.encoding import prompt_ids, prompts_of, sentence_setti
 from fairseq_clear.patches import stopping
 from fairseq_clear.patches.precision import has_overflowed
 from fairseq_clear.tasks.config import ClearLMConfig
-from fairseq_clear.tasks.corpus_mix import Corpus, check_corpora, differing_file, load_mix, parse_mix
+from fairseq_clear.tasks.corpus_mix import Corpus, check_corpora, check_folders, load_mix, parse_mix
 from fairseq_clear.tasks.guide_encoder import load_guide
 from fairseq_clear.tasks.run_messages import Watch, log_summary
 from fairseq_clear.tasks.run_record import (
@@ -36,6 +36,7 @@ from fairseq_clear.tasks.run_record import (
     check_same_architecture,
     check_same_run,
     check_same_vocabulary,
+    continue_epoch,
     run_record,
 )
 from fairseq_clear.tasks.setting_ranges import STOCK_CRITERIONS, check_metric, check_numbers
@@ -54,7 +55,7 @@ from fairseq_clear.views.view_table import build_view_source, find_view_source
 
 logger = logging.getLogger(__name__)
 
-DRAWS = 3  # version of the way in which batches, views and masks are drawn; of checkpoints that do not say: 1
+DRAWS = 4  # version of the way in which batches, views and masks are drawn; of checkpoints that do not say: 1
 
 
 def _drops(module: Any) -> bool:
@@ -101,14 +102,7 @@ class ClearLMTask(MaskedLMTask):
             raise UserError(f"{dictionary} does not exist: make the data folder with fairseq-clear prepare")
         first, *others = map(Path, paths)
         check_vocabulary(first)
-        for path in others:
-            if not path.is_dir():
-                raise UserError(f"{path}: no such folder; correct the path of the data")
-            check_vocabulary(path)
-            if (path / DICTIONARY).is_file() and (differing := differing_file(first, path)):
-                raise UserError(
-                    f"{path}: its {differing} differs from the one in {first}; prepare it with the same one"
-                )
+        check_folders(first, others)
         try:
             loaded = cls.load_dict(cfg)
         except Exception as error:  # fairseq raises a bare Exception for another encoding
@@ -186,12 +180,14 @@ class ClearLMTask(MaskedLMTask):
         """Build the data set of a split of the data folder."""
         sentences = self.load_sentences(split, epoch, combine)
         of_documents = isinstance(sentences, Documents)
-        view_maker = self.build_view_maker(sentences) if self.needs.views or of_documents else None
+        view_maker = self.build_view_maker(sentences, combine) if self.needs.views or of_documents else None
         source = view_maker.source if view_maker is not None else None
         joint = self.needs.views and self.needs.joint_anchors and self.needs.mlm
         mlm_input = sentences if source is None else source.mlm_input
-        if joint and not isinstance(source, SpanViews):
+        if self.needs.joint_anchors and not isinstance(source, SpanViews):
             raise UserError("--anchor-mlm joint: only works with --views span, whose anchors it masks; leave it out")
+        if self.needs.one_positive and source is not None and source.positives > 1:
+            raise UserError("--symmetric: needs view sources with one positive; leave it out")
         masks = Masks(self.cfg, self.dictionary, as_stock=not self.needs.views) if self.needs.mlm else None
         return ClearDataset(
             mlm_input if self.needs.mlm else None,
@@ -204,12 +200,12 @@ class ClearLMTask(MaskedLMTask):
             reshuffles=self.needs.views and split == self.cfg.train_subset,
         )
 
-    def build_view_maker(self, sentences: Any) -> ViewMaker:
-        """Build the ViewMaker for these sentences, or documents."""
+    def build_view_maker(self, sentences: Any, combine: bool = False) -> ViewMaker:
+        """Build the ViewMaker for these sentences, or documents; ``combine``: of train, train1, ..."""
 
         def load(path: str) -> Any:
-            check_data_files(path, self.text_entries)
-            return data_utils.load_indexed_dataset(path, self.source_dictionary)
+            check_data_files(path, self.text_entries, combine=combine)
+            return data_utils.load_indexed_dataset(path, self.source_dictionary, combine=combine)
 
         cfg = self.cfg
         if cfg.hard_negatives and isinstance(sentences, Documents):
@@ -252,10 +248,17 @@ class ClearLMTask(MaskedLMTask):
 
         With views, fairseq shuffles groups of one batch for each worker, because the negatives of a text come from all
         workers: the batches of a group hold texts of similar length, and of one corpus with ``--mix-batches one``. In each
-        step, the workers together read what one worker with a batch of all their texts would read.
+        step, the workers together read what one worker with a batch of all their texts would read, unless ``--max-tokens``
+        limits the batches. A ``--batch-size`` that is not a multiple of 8 is not rounded.
         """
+        is_training = dataset is self.datasets.get(self.cfg.train_subset)
+        dataset.limit_flag = "--max-tokens" if is_training else "--max-tokens-valid"
         if self.needs.views:
-            dataset.workers, kwargs["grouped_shuffling"] = num_shards, True
+            kwargs["grouped_shuffling"] = True
+            if (kwargs.get("max_sentences") or 0) % kwargs.get("required_batch_size_multiple", 1):
+                kwargs["required_batch_size_multiple"] = 1
+        if kwargs.get("grouped_shuffling"):  # of an incomplete group, fairseq would read no batch
+            dataset.workers = num_shards
         return super().get_batch_iterator(dataset, *args, num_shards=num_shards, **kwargs)
 
     def load_sentences(self, split: str, epoch: int = 1, combine: bool = False) -> Any:
@@ -317,8 +320,10 @@ class ClearLMTask(MaskedLMTask):
         if resumes and "run" not in saved:
             logger.info("%s does not record its settings: they are not compared with this run's", path)
         elif resumes:
-            for difference in check_same_run(saved["run"], self._run_record(trainer), path, self.cfg.allow_change):
+            record = self._run_record(trainer)
+            for difference in check_same_run(saved["run"], record, path, self.cfg.allow_change):
                 logger.warning("resuming with a changed setting: %s", difference)
+            continue_epoch(state, saved["run"], record)
         if resumes:
             history = state.get("optimizer_history") or [{}]
             if state.get("last_optimizer_state") is None and history[-1].get("num_updates"):
@@ -331,15 +336,7 @@ class ClearLMTask(MaskedLMTask):
 
     @exit_on_user_error
     def begin(self, trainer: Any) -> None:
-        """Log the summary of the run; a run that does not resume copies its initial weights to the key encoders.
-
-        Raises:
-            UserError: an item of the validation is too long, which fairseq finds at the first validation, before it saves.
-        """
-        limits = trainer.cfg.dataset
-        for split in [] if limits.disable_validation else limits.valid_subset.split(","):
-            if isinstance(data := self.datasets.get(split), SizedDataset):
-                data.check_longest(limits.max_tokens_valid, "--max-tokens-valid")
+        """Log the summary of the run; a run that does not resume copies its initial weights to the key encoders."""
         if trainer.is_data_parallel_master:
             self._run_record(trainer)
             log_summary(self, trainer)

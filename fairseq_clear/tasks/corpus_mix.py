@@ -65,14 +65,24 @@ def _parse_corpus(part: str, mix: str) -> Corpus:
 
 def check_corpora(corpora: Sequence[Corpus]) -> None:
     """Raise UserError unless all corpora of a mix have the same ``dict.txt`` and tokenizer as the first."""
-    first = Path(corpora[0].folder)
-    for folder in (shard for corpus in corpora[1:] for shard in shards_of(corpus)):
+    others = [shard for corpus in corpora[1:] for shard in shards_of(corpus)]
+    check_folders(Path(corpora[0].folder), others, "--mix ")
+
+
+def check_folders(first: Path, others: Sequence[Path], flag: str = "") -> None:
+    """Raise UserError unless all data folders have the ``dict.txt`` and tokenizer of the first; ``flag`` begins the message.
+
+    Without a flag, the folders are those of ``fairseq-train A:B:C``, of which only the first needs a ``dict.txt``.
+    """
+    for folder in others:
+        if not folder.is_dir():
+            raise UserError(f"{flag}{folder}: no such folder; correct the path of the data")
         check_vocabulary(folder)
-        if differing := differing_file(first, folder):
+        if (flag or (folder / DICTIONARY).is_file()) and (differing := differing_file(first, folder)):
             flags = tokenizer_flags(first)
             words = ["fairseq-clear prepare", *flags] if flags else ["fairseq-preprocess --srcdict", first / DICTIONARY]
             again = f"prepare its text again with {' '.join(map(str, words))}"
-            raise UserError(f"--mix {folder}: its {differing} differs from the one in {first}; {again}")
+            raise UserError(f"{flag}{folder}: its {differing} differs from the one in {first}; {again}")
 
 
 def shards_of(corpus: Corpus) -> list[Path]:

@@ -34,7 +34,7 @@ DETERMINING = {
         "precision": "fp16 bf16 amp memory_efficient_fp16 memory_efficient_bf16 fp16_no_flatten_grads",
     },
     "dataset": {
-        "which texts": "train_subset num_shards shard_id",
+        "which texts": "train_subset",
         "the batches": "batch_size max_tokens required_batch_size_multiple",
         "the order": "curriculum grouped_shuffling update_epoch_batch_itr update_ordered_indices_seed",
     },
@@ -103,10 +103,23 @@ def check_same_run(saved: Mapping[str, Any], current: Mapping[str, Any], path: s
     described = [_difference(name, saved[name], current[name]) for name in differing]
     old, new = saved.get("workers"), current["workers"]
     if old not in (None, new):
-        described += [f"{old} workers, now {new}; --batch-size, --max-tokens and --update-freq are per worker"]
+        per_worker = "--batch-size, --max-tokens and --update-freq are per worker"
+        rest = "if a step reads other texts than before, this epoch repeats some and leaves out others"
+        described += [f"{old} workers, now {new}; {per_worker}; {rest}"]
     if "draws" in current and saved.get("draws", 1) != current["draws"]:
-        described += ["another version made the checkpoint: the batches, views and masks of this epoch are drawn anew"]
+        described += ["another version made the checkpoint: batches, views and masks of this epoch may be drawn anew"]
     return described
+
+
+def continue_epoch(state: Mapping[str, Any], saved: Mapping[str, Any], current: Mapping[str, Any]) -> None:
+    """Change the position of a checkpoint in its epoch, counted in steps, if a step reads more or fewer texts than before."""
+    position = (state.get("extra_state") or {}).get("train_iterator") or {}
+    before, now = saved.get("workers") or current["workers"], current["workers"]
+    limit = next((name for name in ("batch_size", "max_tokens") if saved.get(name) and current[name]), None)
+    if limit:
+        before, now = before * saved[limit], now * current[limit]
+    if before != now and position.get("iterations_in_epoch"):
+        position["iterations_in_epoch"] = position["iterations_in_epoch"] * before // now
 
 
 def check_allowed(cfg: Any) -> None:

@@ -94,9 +94,17 @@ def _contradictions(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         yield f"{_typed('lr', rates)}: the learning rate; give one above 0, or nothing is learned"
     if "batch_size" not in dataset and "max_tokens" not in dataset:
         yield "--batch-size and --max-tokens: neither is given; give one of them, or both"
+    if dataset.get("num_shards", 1) > 1 or dataset.get("shard_id"):
+        yield "--num-shards and --shard-id: have no effect in training; leave them out"
+    split = dataset.get("train_subset")
+    if split in str(dataset.get("valid_subset")).split(",") and not dataset.get("disable_validation"):
+        yield f"--valid-subset {split}: is trained on, and a validation would end its epoch; give another split"
     has_contrast = criterion.get("_name") not in STOCK_CRITERIONS and criterion.get("contrastive_weight", 1) > 0
     if task.get("hard_negatives") and not has_contrast:
         yield "--hard-negatives: has no effect without a contrastive term; leave it out, or give --contrastive-weight 1"
+    negatives = str(task.get("hard_negatives") or "").split(",")
+    if len(set(negatives)) < len(negatives):
+        yield f"{_typed('hard_negatives', task['hard_negatives'])}: names a text twice; give different texts"
     if str(task.get("augment_texts")) == "positives" and task.get("augment") == "none":
         yield "--augment-texts positives: has no effect with --augment none; leave one of them out"
     views = str(task.get("views", "same"))
@@ -121,6 +129,9 @@ def _contradictions(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         yield "--sentence-avg: has no effect with --criterion clear_*; leave it out"
     common, optimizer = sections["common"], sections["optimizer"]
     is_flat = common.get("fp16") and not common.get("fp16_no_flatten_grads")
+    saves_memory = common.get("memory_efficient_fp16") or common.get("memory_efficient_bf16")
+    if optimizer.get("_name") == "clear_adamw" and saves_memory:
+        yield "--optimizer clear_adamw: does not work with --memory-efficient-*; leave that out, or give --optimizer adam"
     if optimizer.get("_name") == "clear_adamw" and is_flat and not optimizer.get("decay_vectors"):
         yield "--optimizer clear_adamw: with --fp16 it needs --fp16-no-flatten-grads or --decay-vectors; add one of them"
     if task.get("mlm_copies", 1) > 1 and (criterion.get("anchor_mlm") == "joint" or not criterion.get("mlm_weight", 1)):
@@ -169,6 +180,7 @@ def check_metric(cfg: Any) -> None:
     if str(criterion._name).startswith("clear_"):
         known = {"loss", *MEASURED, *(OF_MLM if criterion.mlm_weight else ())}
         known |= OF_CONTRAST if criterion.contrastive_weight else set()
+        known -= {"false_negative_share"} if criterion.get("false_negatives", "none") == "none" else set()
         known |= {"squared_distance"} if criterion.regularizer_weight else set()
         if metric not in known:
             raise UserError(f"{flag}: this run does not log it; it logs {', '.join(sorted(known))}")

@@ -158,6 +158,12 @@ def test_the_symmetric_form_is_both_directions(paired_bin: Path) -> None:
     assert losses["both"] == pytest.approx(losses["there"] + losses["back"], rel=1e-4)
 
 
+def test_the_symmetric_form_needs_one_positive(paired_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
+    views = ("--views", "paraphrase:original,bt,other")
+    refuses(caplog, "--symmetric: needs view sources with one positive", paired_bin, *MOCO, *views, "--symmetric")
+    build(paired_bin, *MOCO, *views)
+
+
 def test_a_criterion_that_is_built_after_loading_is_not_computed(data_bin: Path, caplog: Any) -> None:
     """As in fairseq-validate, whose queue would be empty."""
     flags = ("--criterion", "clear_moco")

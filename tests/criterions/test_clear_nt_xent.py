@@ -341,6 +341,7 @@ MISTAKES = {
     NT_XENT + "--pooling layer:9": "layers 0 (embeddings) to 2",
     NT_XENT + "--false-negatives teacher": "--false-negatives: there is no 'teacher'; choose from guide, none",
     NT_XENT + "--anchor-mlm joint": "--anchor-mlm joint: only works with --views span, whose anchors it masks",
+    NT_XENT + "--anchor-mlm joint --mlm-weight 0": "--anchor-mlm joint: only works with --views span",
     MATRYOSHKA + "64,32": "--matryoshka 64,32: give ascending whole numbers above 0",
     MATRYOSHKA + "64,129": "--matryoshka 64,129: the vectors have 128 dimensions; give none above 128",
     MATRYOSHKA + "64 --projection-dim 16 --projection-layers 1": "the vectors have 16 dimensions",

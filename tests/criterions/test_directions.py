@@ -84,6 +84,16 @@ def test_duplicates_are_not_candidates(data_bin: Path) -> None:
         assert log["negatives"] == negatives
 
 
+def test_a_blank_hard_negative_is_no_candidate_if_duplicates_are(paired_bin: Path) -> None:
+    """It is replaced by its text, which would be pushed away from itself."""
+    blank = ("--hard-negatives", "bt", "--keep-duplicates")  # every fifth line of bt is blank
+    for flags in blank, (*PAIRS, *blank):
+        model, criterion, dataset, _ = parts(paired_bin, *ONE, *flags)
+        for items, hard in ([0, 1, 2], 3), ([3, 4, 5], 2), ([4, 4, 5], 1):
+            log = criterion(model, dataset.collater(dataset.__getitems__(items)))[2]
+            assert log["negatives"] == 3 * (2 + hard)
+
+
 def contrast(criterion: Any, z: Tensor, texts: int, hard: int) -> Tensor:
     """The loss of vectors (2N + H, D): anchors, positives, hard negatives; every text differs."""
     identities = torch.arange(texts), torch.arange(texts, texts + hard)

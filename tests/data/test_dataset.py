@@ -157,26 +157,38 @@ def test_batches_have_similar_lengths(data_bin: Path) -> None:
         assert dataset.ordered_indices().tolist() == np.lexsort([dataset.order, dataset.sizes]).tolist()
 
 
+def steps(data: Path, workers: int, size: int, *flags: str, **settings: Any) -> list[list[int]]:
+    """The items that all workers read in each step of two epochs, in batches of ``size`` items in all."""
+    parts = []
+    for worker in range(workers):
+        trainer, dataset = build(data, *flags)
+        parts.append([])
+        for epoch in (1, 2):
+            dataset.set_epoch(epoch)
+            shard = {"num_shards": workers, "shard_id": worker, "epoch": epoch, "required_batch_size_multiple": 8}
+            loader = trainer.task.get_batch_iterator(dataset, max_sentences=size // workers, **shard, **settings)
+            parts[-1] += [batch["id"].tolist() * (not batch["is_empty"]) for batch in loader.next_epoch_itr()]
+    return [sorted(sum(step, [])) for step in zip(*parts, strict=True)]
+
+
 @pytest.mark.parametrize("flags", [(), ("--contrastive-weight", "0")])
 def test_workers_read_together_what_one_worker_reads(flags: tuple[str, ...], data_bin: Path) -> None:
     """In each step, in the same order, and nothing is left out. Control: without views, batches are masked_lm's."""
-
-    def steps(workers: int) -> list[list[int]]:
-        parts = []
-        for worker in range(workers):
-            trainer, dataset = build(data_bin, *flags)
-            parts.append([])
-            for epoch in (1, 2):
-                dataset.set_epoch(epoch)
-                loader = trainer.task.get_batch_iterator(
-                    dataset, max_sentences=32 // workers, num_shards=workers, shard_id=worker, epoch=epoch
-                )
-                parts[-1] += [batch["id"].tolist() * (not batch["is_empty"]) for batch in loader.next_epoch_itr()]
-        return [sorted(sum(step, [])) for step in zip(*parts, strict=True)]
-
-    alone = steps(1)
+    alone = steps(data_bin, 1, 32, *flags)
     assert sorted(sum(alone, [])) == sorted(2 * list(range(len(build(data_bin)[1]))))
-    assert [steps(workers) == alone for workers in (2, 4, 8)] == 3 * [not flags]
+    assert [steps(data_bin, workers, 32, *flags) == alone for workers in (2, 4, 8)] == 3 * [not flags]
+
+
+def test_a_batch_size_that_is_not_a_multiple_of_8_is_not_rounded(data_bin: Path) -> None:
+    """Control: without views, it is rounded as in masked_lm."""
+    for flags, size in ((), 20), (("--contrastive-weight", "0"), 16):
+        assert len(steps(data_bin, 1, 20, *flags)[0]) == size
+    assert steps(data_bin, 2, 24) == steps(data_bin, 1, 24)
+
+
+def test_grouped_shuffling_leaves_nothing_out(data_bin: Path) -> None:
+    read = steps(data_bin, 4, 32, "--contrastive-weight", "0", grouped_shuffling=True)
+    assert sorted(sum(read, [])) == sorted(2 * list(range(len(build(data_bin)[1]))))
 
 
 @pytest.mark.parametrize("flags", [(), ("--contrastive-weight", "0")])
@@ -210,13 +222,9 @@ def test_max_tokens_counts_every_part(data_bin: Path) -> None:
 def test_an_item_over_max_tokens_is_named(data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
     trainer, dataset = build(data_bin, "--max-tokens", "30", "--batch-size", "100")
     refuses(caplog, f"--max-tokens {dataset.totals.max()}", 1, of=trainer.get_train_iterator)
-    trainer.task.datasets["valid"], trainer.cfg.dataset.max_tokens_valid = dataset, 20
-    refuses(
-        caplog,
-        f"--max-tokens-valid 20: the longest item has {dataset.totals.max()} tokens",
-        trainer,
-        of=trainer.task.begin,
-    )
+    trainer.task.load_dataset("valid")
+    trainer.cfg.dataset.max_tokens_valid = 20
+    refuses(caplog, "--max-tokens-valid 20: the longest item has ", "valid", of=trainer.get_valid_iterator)
 
 
 LINES = (3, 9, 1, 9, 10, 11, 0, 0, 12, 30, 31, 2, 0, 33, 5, 70_000, 8)

@@ -86,6 +86,8 @@ WITHOUT_EFFECT = [
     *("--combine-valid-subsets --views paraphrase:de", GUIDED + "--encoder-layerdrop 0.5 --guide-dropout"),
     *("--hard-negatives de --contrastive-weight 0", "--hard-negatives de --criterion cross_entropy"),
     *("--augment-texts positives --augment none", "--mlm-copies 2 --anchor-mlm joint --views span"),
+    *("--num-shards 2", "--shard-id 1", "--valid-subset valid,train", "--hard-negatives de,fr,de"),
+    *("--optimizer clear_adamw --memory-efficient-bf16", "--optimizer clear_adamw --memory-efficient-fp16"),
 ]  # fmt: skip
 
 
@@ -93,7 +95,8 @@ WITHOUT_EFFECT = [
 def test_settings_that_contradict_each_other(flags: str) -> None:
     with pytest.raises(UserError) as error:
         check_numbers(configuration("data", *flags.split()))
-    assert any(str(error.value).startswith(word) for word in flags.split() if word.startswith("--"))
+    said = str(error.value).replace("--num-shards and ", "")
+    assert any(said.startswith(word) for word in (*flags.split(), "--shard-id") if word.startswith("--"))
     for good in ("--optimizer clear_adamw --fp16 --decay-vectors", "--views span --short-documents skip"):
         check_numbers(configuration("data", *good.split()))
 
@@ -158,6 +161,7 @@ def test_every_number_of_the_plugin_has_a_range() -> None:
         ("retrieval_mrr --maximize-best-checkpoint-metric", "retrieval_mrr: nothing measures it; .*--eval-retr"),
         ("contrastive_los", "contrastive_los: this run does not log it; it logs .*contrastive_loss"),
         ("ppl --mlm-weight 0", "ppl: this run does not log it"),
+        ("false_negative_share", "false_negative_share: this run does not log it"),
         ("alignment --criterion masked_lm", "alignment: --criterion masked_lm does not log it; give loss or ppl"),
     ],
 )
@@ -168,7 +172,8 @@ def test_metrics_that_no_validation_measures(flags: str, said: str) -> None:
 
 @pytest.mark.parametrize("metric", ["substituted_share", "false_negative_share", "squared_distance"])
 def test_metrics_that_some_runs_log(metric: str) -> None:
-    check_metric(configuration("data", "--best-checkpoint-metric", metric, "--regularizer-weight", "0.1"))
+    flags = ("--regularizer-weight", "0.1", "--false-negatives", "guide")
+    check_metric(configuration("data", "--best-checkpoint-metric", metric, *flags))
 
 
 def test_the_metric_of_a_criterion_of_ones_own_has_either_direction() -> None:

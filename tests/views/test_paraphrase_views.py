@@ -1,5 +1,6 @@
 """Aligned texts: line for line, blanks falling back, mistakes named."""
 
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -53,6 +54,19 @@ def test_a_blank_paraphrase_falls_back_and_is_counted() -> None:
     ]  # fmt: skip
     assert [pair.fell_back for pair in pairs] == [0, 1, 0]
     assert source.text_lengths.tolist() == [[4, 3], [5, 5], [3, 6]]
+
+
+def test_train1_of_aligned_texts_is_read_too(paired_bin: Path, tmp_path: Path) -> None:
+    data = Path(shutil.copytree(paired_bin, tmp_path / "bin"))
+    for path in (*data.glob("train.*"), *data.glob("paraphrase/bt/train.*")):
+        shutil.copyfile(path, path.with_name(path.name.replace("train", "train1")))
+    trainer, alone = build(data, "--views", "paraphrase:original,bt")
+    trainer.task.load_dataset("train", combine=True)
+    both = trainer.task.dataset("train")
+    assert len(both) == 2 * len(alone)
+    for n in (3, 4):
+        pairs = [some.view_maker.pairs(np.array([m]), 1) for some, m in ((alone, n), (both, n), (both, n + len(alone)))]
+        assert pairs[0].texts.tokens.tolist() == pairs[1].texts.tokens.tolist() == pairs[2].texts.tokens.tolist()
 
 
 def excluded(mine: list[list[int]], theirs: list[list[int]]) -> list[list[int]]:
