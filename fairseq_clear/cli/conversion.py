@@ -41,11 +41,6 @@ fairseq-clear export checkpoint_best.pt --data-bin data-bin --format fairseq --d
     pooling: str | None = setting(
         "pooling to write to the config; sentence-transformers has cls, mean and max (default: the checkpoint's)", None
     )
-    encoder: str = setting(
-        "encoder of a clear_moco checkpoint to export: query, the trained one; key, its moving average, which encoded the keys",
-        "query",
-        choices=("query", "key"),
-    )
     normalize: bool = setting(
         "make sentence-transformers scale vectors to length 1, as it does anyway if the imported encoder did. Not with "
         "--dimension, because it would truncate the scaled vectors: call encode(..., normalize_embeddings=True)",
@@ -76,7 +71,7 @@ fairseq-clear export checkpoint_best.pt --data-bin data-bin --format fairseq --d
         parities = export(
             self.checkpoint, folder, self.dest, self.format, tokenizer,
             pooling=self.pooling, normalized=self.normalize, dimension=self.dimension, scores=self.scores,
-            key_encoder=self.encoder == "key", overwrite=self.overwrite,
+            overwrite=self.overwrite,
         )  # fmt: skip
         print("\n".join([*(parity.summary() for parity in parities), f"wrote {self.dest}"]))
         return 0

@@ -59,11 +59,6 @@ torchrun --nproc-per-node 8 -m fairseq_clear.cli embed big.txt --checkpoint ck.p
         "on standard output)",
         None,
     )
-    dtype: str = setting(
-        "type of the numbers in the .npy file: float32, or float16 (half the size)",
-        "float32",
-        choices=("float32", "float16"),
-    )
     overwrite: bool = setting("replace an existing output, or finished blocks made with other settings", False)
     pooling: str | None = setting(
         "cls, mean, max, first-last, last2, wk (SBERT-WK) or layer:N (default: the checkpoint's own; mean for fairseq's "
@@ -89,8 +84,6 @@ torchrun --nproc-per-node 8 -m fairseq_clear.cli embed big.txt --checkpoint ck.p
         if self.output is not None:
             check_output(self.output, self.overwrite)
         is_array = self.output is not None and self.output.suffix == ".npy"
-        if self.dtype != "float32" and not is_array:
-            raise UserError(f"--dtype {self.dtype}: needs --output FILE.npy; JSON lines hold float32")
         with input_file(self.input) as path:
             if workers.size > 1 and not (is_array and path == Path(self.input)):
                 raise UserError("several workers need an input file and --output FILE.npy; otherwise start one process")
@@ -128,7 +121,7 @@ torchrun --nproc-per-node 8 -m fairseq_clear.cli embed big.txt --checkpoint ck.p
             if is_array and self.output is not None:
                 report = write_array(
                     self.output, sentences, encode, encoder.dimension, self.settings(encoder),
-                    workers=workers, overwrite=self.overwrite, dtype=self.dtype,
+                    workers=workers, overwrite=self.overwrite,
                 )  # fmt: skip
             else:
                 opened = nullcontext(sys.stdout.buffer) if self.output is None else write_whole(self.output)

@@ -21,7 +21,7 @@ from fairseq_clear.models.architectures import set_defaults
 from fairseq_clear.models.clear_hf import ClearHfModel
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.models.pretrained_encoder import STOCK_POOLING
-from fairseq_clear.models.state_dicts import BACKBONE, COLUMNS, EMBEDDING, HF_PARTS, POSITIONS
+from fairseq_clear.models.state_dicts import COLUMNS, EMBEDDING, HF_PARTS, POSITIONS
 from fairseq_clear.models.text_model import TextModel
 from fairseq_clear.patches.checkpoint_files import read_checkpoint, save
 from fairseq_clear.text.data_folders import DICTIONARY
@@ -30,9 +30,6 @@ from fairseq_clear.text.vocabulary import load_dictionary
 patches.apply()
 
 logger = logging.getLogger(__name__)
-
-KEY_ENCODER = "key_encoder.encoder."
-HEADS = ("encoder.lm_head.", "encoder.mlm_head.")  # of RoBERTa, and of clear_hf
 
 # Raised when the settings in a checkpoint do not describe a model.
 _DAMAGE = (KeyError, AttributeError, TypeError, ValueError, IndexError, OmegaConfBaseException)
@@ -49,23 +46,20 @@ class LoadedModel:
     updates: int | None  # number of updates that it was trained for; None if the checkpoint does not say
 
 
-def load_model(checkpoint: str | Path, folder: Path, *, key_encoder: bool = False) -> LoadedModel:
+def load_model(checkpoint: str | Path, folder: Path) -> LoadedModel:
     """Load a ``clear_*`` checkpoint, or a stock ``roberta`` checkpoint, which gets no projection head.
 
     The task is not set up, and the other files of the training run (data, synonyms) are not needed.
 
     Args:
         folder: folder with the ``dict.txt`` of the training run.
-        key_encoder: use the momentum encoder of ``clear_moco`` in place of the query encoder.
 
     Raises:
-        UserError: a missing or damaged file, another architecture or vocabulary, or no key encoder.
+        UserError: a missing or damaged file, another architecture or vocabulary.
     """
     path = Path(checkpoint)
     state, weights, args = _read(path)
     is_hf = COLUMNS in weights
-    if key_encoder:
-        _take_key_encoder(weights, path, HF_PARTS[0] if is_hf else BACKBONE[0])
     architecture = str(getattr(args, "_name", None) or getattr(args, "arch", None))
     kind: Any = ARCH_MODEL_REGISTRY.get(architecture) or MODEL_REGISTRY.get(architecture)
     if kind is None or not issubclass(kind, RobertaModel | ClearHfModel):
@@ -119,22 +113,6 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any], argparse.Namespac
     if EMBEDDING not in weights and COLUMNS not in weights:
         raise UserError(f"{path}: not a RoBERTa model (no {EMBEDDING}); give a checkpoint of clear_* or roberta")
     return state, weights, model
-
-
-def _take_key_encoder(weights: dict[str, Any], path: Path, backbone: str) -> None:
-    keys = [key for key in weights if key.startswith(KEY_ENCODER)]
-    if not keys:
-        raise UserError(
-            f"{path}: holds no key encoder, which only --criterion clear_moco trains; use the query encoder"
-        )
-    inner = {name: value for name, value in weights.items() if name.startswith(backbone) and value.is_floating_point()}
-    heads = {name: value for name, value in weights.items() if name.startswith(HEADS)}
-    # tensors of the MLM head that equal one of the encoder, such as the embedding of the tokens
-    tied = [(key, name) for key, value in heads.items() for name in inner if torch.equal(value, inner[name])]
-    for key in keys:
-        weights[backbone + key.removeprefix(KEY_ENCODER)] = weights[key]
-    for key, name in tied:
-        weights[key] = weights[name]  # loading the old tensor would overwrite the one that it shares
 
 
 def _dictionary(folder: Path, rows: int, path: Path) -> Dictionary:

@@ -11,13 +11,12 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import CorpusFile, check_output_file, read_whole_lines, record_text, sync_folder, write_whole
+from fairseq_clear.files import CorpusFile, check_output_file, read_whole_lines, record_text, sync_folder
 from fairseq_clear.models.encoding import EncodingCounts, Floats
 from fairseq_clear.shared_work import FINISHED, Workers, open_work, take_blocks
 
 BLOCK = 10_000  # sentences that are sorted by length and encoded together
 FORMATS = (".npy", ".jsonl")
-LARGEST = float(np.finfo(np.float16).max)
 
 # encodes the texts of a block: their vectors (n, D), and their counts
 Encode = Callable[[list[str]], tuple[Floats, EncodingCounts]]
@@ -119,18 +118,16 @@ def write_array(
     *,
     workers: Workers,
     overwrite: bool = False,
-    dtype: str = "float32",
 ) -> EmbedReport:
     """Write the vectors to a (sentences, dimension) array. The workers share the blocks; a killed call can be resumed.
 
-    The file has the same bytes for any number of workers on devices of one kind. Blocks are kept as float32.
+    The file has the same bytes for any number of workers on devices of one kind.
 
     Args:
         settings, overwrite: what determines the vectors, see ``open_work``.
-        dtype: float32 or float16.
 
     Raises:
-        UserError: the input has changed since it was scanned, a number does not fit the type, or as for ``open_work``.
+        UserError: the input has changed since it was scanned, or as for ``open_work``.
     """
     record = {**settings, "input": sentences.sha256, "dimension": dimension, "block": BLOCK}
     with open_work(output, record, -(-sentences.count // BLOCK), workers, overwrite=overwrite) as work:
@@ -152,7 +149,8 @@ def write_array(
         total = EncodingCounts()
         if workers.rank == 0:
             total = sum((EncodingCounts(**counts) for counts in work.results()), total)
-            _put_in_place(array, output, dtype)
+            os.replace(array, output)
+            sync_folder(output.parent)
     return EmbedReport(total, dimension)
 
 
@@ -163,32 +161,11 @@ def _finite(vectors: Floats, counts: EncodingCounts) -> tuple[Floats, EncodingCo
     return vectors, counts
 
 
-def _put_in_place(array: Path, output: Path, dtype: str) -> None:
-    """Move the float32 ``array`` to ``output``, or write it there as float16; UserError if a number is too large for that."""
-    if dtype == "float32":
-        os.replace(array, output)
-    else:
-        with write_whole(output) as stream:
-            _write_header(stream, "<f2", np.load(array, mmap_mode="r").shape)
-            for rows in _read_rows(array):
-                if (peak := np.abs(rows).max()) > LARGEST:
-                    raise UserError(
-                        f"--dtype {dtype}: a vector has a number of {peak:g}; check the encoder, or use float32"
-                    )
-                stream.write(rows.astype("<f2").data)
-    sync_folder(output.parent)
-
-
-def _read_rows(array: Path) -> Iterator[Floats]:
-    """Yield the rows of a file in blocks, each by its own memory map, whose pages would count as memory of the process."""
-    for begin in range(0, len(np.load(array, mmap_mode="r")), BLOCK):
-        yield np.array(np.load(array, mmap_mode="r")[begin : begin + BLOCK])
-
-
 def _allocate(array: Path, shape: tuple[int, int]) -> None:
     """Make the file, and reserve its space, so that a full disk is found at once."""
+    header = {"descr": "<f4", "fortran_order": False, "shape": shape}
     with array.open("wb") as stream:
-        _write_header(stream, "<f4", shape)
+        np.lib.format.write_array_header_1_0(stream, header)
         stream.flush()
         os.posix_fallocate(stream.fileno(), stream.tell(), 4 * shape[0] * shape[1])
 
@@ -199,7 +176,3 @@ def _first_byte(array: Path) -> int:
         return int(np.load(array, mmap_mode="r").offset)
     except (OSError, ValueError):
         raise UserError(f"{array}: was damaged after it was written; remove {array.parent} and rerun") from None
-
-
-def _write_header(stream: BinaryIO, dtype: str, shape: tuple[int, ...]) -> None:
-    np.lib.format.write_array_header_1_0(stream, {"descr": dtype, "fortran_order": False, "shape": shape})

@@ -69,7 +69,6 @@ def export(
     normalized: bool = False,
     dimension: int | None = None,
     scores: Path | None = None,
-    key_encoder: bool = False,
     overwrite: bool = False,
 ) -> list[Parity]:
     """Write the folder ``dest``, load it with the library of its format, and compare it with the checkpoint.
@@ -77,7 +76,6 @@ def export(
     Args:
         form: ``hf``, ``sentence-transformers`` or ``fairseq``; others are as the flags of ``fairseq-clear export``.
         tokenizer: tokenizer of the data folder.
-        key_encoder: export MoCo's key encoder instead of the query encoder.
 
     Returns:
         The differences from the checkpoint.
@@ -85,7 +83,7 @@ def export(
     Raises:
         UserError: the format cannot express the checkpoint, or the difference is above 1e-4.
     """
-    loaded = load_model(checkpoint, data_bin, key_encoder=key_encoder)
+    loaded = load_model(checkpoint, data_bin)
     chosen = pooling or str(loaded.model.args.pooling)
     _check_format(loaded, form, chosen, dimension)
     card = model_card(checkpoint, loaded, data_bin, chosen, form, scores)

@@ -1,6 +1,5 @@
 """``fairseq-clear embed`` with several workers: the bytes of one process, resuming after a kill, and one line for an error."""
 
-import io
 import random
 import shutil
 import sys
@@ -70,13 +69,6 @@ def test_workers_write_the_bytes_of_one_process(count: int, whole: bytes, comman
     assert output.read_bytes() == whole and names(tmp_path) == ["out.npy"]
     assert ended[0].stdout.startswith(f"{LINES:,} sentences, dimension 32; 0 cut at the model's length; ")
     assert [worker.stdout for worker in ended[1:]] == [""] * (count - 1)
-
-
-def test_float16_equals_one_process(whole: bytes, command: list[str], tmp_path: Path) -> None:
-    output = tmp_path / "out.npy"
-    run_workers(2, sys.executable, "-m", "fairseq_clear.cli", *command, str(output), "--dtype", "float16")
-    assert names(tmp_path) == ["out.npy"]
-    np.testing.assert_array_equal(np.load(output), np.load(io.BytesIO(whole)).astype(np.float16))
 
 
 @pytest.mark.parametrize(("count", "rank"), [(1, 0), (2, 0), (2, 1)])

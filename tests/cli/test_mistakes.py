@@ -75,7 +75,6 @@ MISTAKES = {
         "more.txt": "embed: error: unrecognized",
         "--output taken.npy": "exists already; add --overwrite",
         "--output out.csv": "unknown suffix",
-        "--dtype float16 --output out.jsonl": "--dtype float16: needs --output FILE.npy",
         "--batch-size 0": "--batch-size 0: must be 1 or more",
         "--dimension 0": "--dimension 0: must be 1 or more",
         "--dimension 33": "--dimension 33: the vectors have 32 dimensions; give 1 to 32",

@@ -168,20 +168,6 @@ def write_rows(tmp_path, rows, **options):
     return write_array(tmp_path / "out.npy", found, encode, rows.shape[1], settings, workers=Workers(), **options)
 
 
-def test_float16_is_rounded_and_too_large_numbers_are_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr("fairseq_clear.evaluation.embedding_files.BLOCK", 20)
-    rows = np.random.default_rng(2).standard_normal((60, 3)).astype(np.float32)
-    write_rows(tmp_path, rows, dtype="float16")
-    stored = np.load(tmp_path / "out.npy")
-    assert stored.dtype == np.float16 and (stored == rows.astype(np.float16)).all()
-    rows[30, 2] = 7e4  # in the second block, when a part of the file is written
-    with pytest.raises(UserError, match="--dtype float16: a vector has a number of 70000; "):
-        write_rows(tmp_path, rows, dtype="float16", overwrite=True)
-    assert (np.load(tmp_path / "out.npy") == stored).all()
-    write_rows(tmp_path, rows, dtype="float32", overwrite=True)  # goes on from the finished blocks
-    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), rows)
-
-
 @pytest.mark.parametrize("number", [np.nan, -np.inf])
 def test_vectors_that_cannot_be_compared(number, tmp_path):
     rows = np.full((3, 2), number, np.float32)
@@ -190,19 +176,3 @@ def test_vectors_that_cannot_be_compared(number, tmp_path):
     sentences = scan_sentences(tmp_path / "rows.txt")
     with pytest.raises(UserError, match="NaN or infinity"):
         write_jsonl(io.BytesIO(), sentences, lambda texts: (rows, EncodingCounts(len(texts))))
-
-
-def test_a_conversion_that_fails_leaves_the_old_file_and_resumes(tmp_path, monkeypatch):
-    rows, calls = np.ones((40, 3), np.float32), []
-    (tmp_path / "out.npy").write_text("old")
-
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch, pytest.raises(UserError, match="No space left on device; finished blocks are"):
-        patch.setattr(np, "abs", full)
-        write_rows(tmp_path, rows, dtype="float16", overwrite=True)
-    assert (tmp_path / "out.npy").read_text() == "old"
-    monkeypatch.setattr("fairseq_clear.shared_work.Work.finish", lambda *_: calls.append(1))
-    write_rows(tmp_path, rows, dtype="float16", overwrite=True)
-    assert (np.load(tmp_path / "out.npy") == 1).all() and not calls
