@@ -108,20 +108,25 @@ READERS: dict[str, Callable[[Path], dict[str, Cells]]] = {
 }
 
 
-def read(kind: str, source: str, head: str, root: Path) -> dict[str, Cells] | None:
-    """The figures of a source; None if there is no such kind, file or table.
+def read(kind: str, source: str, head: list[str], root: Path) -> dict[str, Cells] | None:
+    """The figures of the rows that have one in the columns of a table; None if there is no such kind, file or table.
 
     Args:
         kind, source: of the comment.
-        head: the first cell of the table.
+        head: the first row of the table.
         root: the project.
     """
+    found = _read(kind, source, head[0], root)
+    return found and {row: cells for row, cells in found.items() if any(cells.get(column) for column in head[1:])}
+
+
+def _read(kind: str, source: str, corner: str, root: Path) -> dict[str, Cells] | None:
     name, _, table = source.partition("#")
     path = root / name
     if not path.is_file():
         return None
     if kind == "runs":
-        base = head.removeprefix("minus ") if head.startswith("minus ") else None
+        base = corner.removeprefix("minus ") if corner.startswith("minus ") else None
         return read_runs(path, table, base) if table in json.loads(path.read_text(encoding="utf-8")) else None
     if kind == "rows":
         return read_rows(path, table)
@@ -175,7 +180,7 @@ def write(path: Path, root: Path) -> None:
             lines[number - 1 : number + len(rows)] = rendered.splitlines()
         if source is None or source[1] != "runs":
             continue
-        wanted = read("runs", source[2], rows[0][0], root)
+        wanted = read("runs", source[2], rows[0], root)
         if wanted is not None:
             lines[number + 1 : number + len(rows)] = render(rows, wanted)  # below the head and the dashes
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -233,7 +238,7 @@ def check(root: Path) -> list[str]:
                 if tables(rendered)[0][2] != rows:
                     mistakes.append(f"{where}: differs from {source[2]}; run scripts/check_tables.py --write")
             elif source:
-                wanted = read(source[1], source[2], rows[0][0], root)
+                wanted = read(source[1], source[2], rows[0], root)
                 if wanted is None:
                     kinds = ", ".join([*RENDERERS, "rows", "runs", *READERS])
                     mistakes.append(f"{where}: {above}: no such kind, file or table; kinds: {kinds}")

@@ -215,7 +215,11 @@ def test_links_and_paths_exist(page: Path) -> None:
     assert [name for name in named if not any((place / name).exists() for place in places)] == []
 
 
-RUNS = [{"name": "slice", "scores": {"topics": 28.0}}, {"name": "slice", "scores": {"topics": 29.0}}]
+RUNS = [
+    {"name": "slice", "scores": {"topics": 28.0}},
+    {"name": "slice", "scores": {"topics": 29.0}},
+    {"name": "a row without figures in this table", "scores": {"STS-B": 70.0}},
+]
 TABLE = "<!-- figures: runs results.json#one -->\n| | topics |\n|---|---|\n| slice | **28.50** +- 0.71 |\n"
 
 
