@@ -96,7 +96,7 @@ def _is_folder(path: Path) -> bool:
 def corpus_files(paths: Iterable[Path]) -> list[CorpusFile]:
     """Return the inputs that the paths name. A folder stands for every .txt and .jsonl file below it (also .gz, .xz), by name.
 
-    Hidden files and folders, and data folders of prepare, are ignored.
+    Hidden files and folders, links to folders, and data folders of prepare are ignored.
 
     Raises:
         UserError: as for ``corpus_file``; a folder contains no such file; or a file is named twice.
@@ -262,6 +262,8 @@ def check_output_file(path: Path, overwrite: bool, *, flag: str = "--output") ->
         raise UserError(f"{flag} {path}: there is no folder {path.parent}; make it first")
     if path.is_dir():
         raise UserError(f"{flag} {path}: is a folder; give the name of a file")
+    if path.exists() and not path.is_file():
+        raise UserError(f"{flag} {path}: is a pipe or a device; give the name of a file")
     if path.exists() and not overwrite:
         raise UserError(f"{flag} {path}: exists already; add --overwrite to replace it, or give another name")
 

@@ -29,6 +29,14 @@ def flag_name(item: "Field[Any]") -> str:
     return str(item.metadata.get("flag", f"--{item.name.replace('_', '-')}"))
 
 
+def typed_flag(item: "Field[Any]", value: Any) -> str:
+    """The flag of a field as it is typed for a value, or ``without --recipe``."""
+    if not isinstance(value, bool):
+        return f"without {flag_name(item)}" if value is None else f"{flag_name(item)} {value}"
+    flag = flag_name(item).replace("--", "--no-", 1) if item.default is True else flag_name(item)
+    return flag if value is not (item.default is True) else f"without {flag}"
+
+
 def check_settings(settings: Any) -> None:
     """Check every field of a dataclass against its ``choices``, ``least``, ``most`` and ``above``; None is always valid.
 

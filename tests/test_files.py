@@ -3,11 +3,15 @@
 import gzip
 import lzma
 import os
+import threading
 
 import pytest
 
+from fairseq_clear.cli.embed import input_file
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import (
+    CorpusFile,
+    check_output_file,
     corpus_file,
     hash_file,
     read_json,
@@ -80,6 +84,22 @@ def test_a_pipe_is_not_hashed(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UserError, match="pipe: is not a file but a pipe or folder"):
         hash_file(tmp_path / "pipe")
+
+
+def test_a_pipe_is_not_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for overwrite in (False, True):
+        with pytest.raises(UserError, match="--output .*pipe: is a pipe or a device"):
+            check_output_file(tmp_path / "pipe", overwrite)
+
+
+def test_a_pipe_keeps_its_kind(tmp_path):
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    writer = threading.Thread(target=(tmp_path / "pipe.jsonl").write_text, args=('{"text": "a"}\n',))
+    writer.start()
+    with input_file(str(tmp_path / "pipe.jsonl")) as path:
+        assert CorpusFile(path).is_jsonl and path.read_text() == '{"text": "a"}\n'
+    writer.join()
 
 
 def test_whole_numbers_are_texts(tmp_path):

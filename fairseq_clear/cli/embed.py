@@ -17,7 +17,7 @@ from fairseq_clear.cli.flags import (
     read_text_sentences,
 )
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import check_output_file, hash_file, versions, write_errors, write_whole
+from fairseq_clear.files import INPUT, check_output_file, hash_file, versions, write_errors, write_whole
 from fairseq_clear.output_folder import scratch_folder
 from fairseq_clear.settings import setting
 from fairseq_clear.shared_work import Workers, join_workers
@@ -155,7 +155,7 @@ def input_file(name: str) -> Iterator[Path]:
         yield path
         return
     with scratch_folder() as folder:
-        spooled = folder / "input.txt"
+        spooled = folder / (path.name if INPUT.search(path.name) else "input.txt")
         try:
             # a pipe, such as <(zcat big.gz)
             opened = nullcontext(sys.stdin.buffer) if name == "-" else path.open("rb")

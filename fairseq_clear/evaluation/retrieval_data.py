@@ -67,6 +67,8 @@ def read_beir(folder: Path, split: str = "test") -> RetrievalData:
     for number, line in read_lines(qrels):
         if not line.strip() or (number == 1 and line.startswith("query-id")):
             continue
+        if line.count("\t") > 2:
+            raise UserError(f"{qrels}:{number}: has more than 3 columns; leave out the second one of TREC's qrels")
         query, passage, score = read_columns(qrels, line, number, (0, 1, 2))
         if query not in queries:
             raise UserError(f"{qrels}:{number}: the query {query!r} is not in {questions}; is a file cut off?")
@@ -74,6 +76,7 @@ def read_beir(folder: Path, split: str = "test") -> RetrievalData:
             raise UserError(f"{qrels}:{number}: the score {score!r} is not a whole number")
         place = number_of.setdefault(passage, len(number_of))  # from len(passages) on if the corpus lacks it
         gains = judged.setdefault(query, {})
+        gains.pop(place, None)  # the last judgement counts, as in BEIR
         if int(score) > 0:
             gains[place] = int(score)
     if not judged:
@@ -157,6 +160,8 @@ def _read_rows(path: Path, *, most: int | None) -> list[tuple[str, ...]]:
             kinds = "a query and a passage" if most else "a query, a passage and, if any, hard negatives"
             raise UserError(f"{path}:{number}: not {kinds}, each with text; a .tsv has a tab between two texts")
         rows.append(tuple(text.strip() for text in texts))
+    if rows and [text.lower() for text in rows[0][:2]] == ["query", "passage"]:
+        raise UserError(f"{path}:1: is a header; leave it out, a file of pairs has none")
     if not rows:
         raise UserError(f"{path}: holds no pair")
     return rows

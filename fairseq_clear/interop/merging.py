@@ -21,6 +21,7 @@ from fairseq_clear.models.hf_source import CONFIG, LOCAL, HfSource, read_source,
 from fairseq_clear.models.state_dicts import fit_state_dict
 from fairseq_clear.output_folder import EXPORT, output_folder
 from fairseq_clear.patches.checkpoint_files import read_checkpoint, save
+from fairseq_clear.text.sentence_folders import read_modules
 
 MERGED = "merge.json"
 # What a configuration says besides the architecture; versions of transformers and models of one encoder differ in it.
@@ -130,8 +131,21 @@ def _check_same(start: Path, ours: HfSource, refined: Path, theirs: HfSource) ->
         name = differing[0]
         values = f"{name} is {one[name]!r} in {start} and {other[name]!r} in it"
         raise UserError(f"{refined / CONFIG}: another architecture: {values}; merge folders of one encoder")
+    ours_made, theirs_made = map(_made, (start, refined))
+    if ours_made and theirs_made and ours_made != theirs_made:
+        pooled = " and ".join(f"{pooling}{', normalized' * scaled}" for pooling, scaled in (ours_made, theirs_made))
+        raise UserError(f"{refined}: its vectors are made in another way than those of {start} (pooling {pooled})")
     if _vocabulary(start) != _vocabulary(refined):
         raise UserError(f"{refined}: has another vocabulary than {start}; merge folders of one encoder")
+
+
+def _made(folder: Path) -> tuple[str, bool] | None:
+    """Pooling, and whether vectors are normalized; None of a plain folder, or one with further modules, which START keeps."""
+    try:
+        pooling, settings = read_modules(folder)
+    except UserError:
+        return None
+    return (pooling, settings.normalized) if pooling else None
 
 
 def _vocabulary(folder: Path) -> dict[str, int]:

@@ -53,6 +53,7 @@ class HeldOut:
     pairs: int = 0  # of --train-pairs and of titles that are trained on
     left_out: int = 0  # pairs of --train-pairs, and documents, with a query or a passage of the comparison
     negatives: int = 0  # hard negatives that each pair of --train-pairs has in the file
+    shared: int = 0  # pairs to train on whose passage answers another query of the comparison
 
 
 def hold_out(text: Path, folder: Path, share: float, seed: int) -> HeldOut:
@@ -71,8 +72,8 @@ def hold_out(text: Path, folder: Path, share: float, seed: int) -> HeldOut:
     order = np.random.default_rng(seed).permutation(len(documents)).tolist()
     count = count_held_out(len(documents), share)
     chosen, others = order[:count], order[count : count + MOST_OTHERS]
-    copied = {tuple(documents[n]) for n in chosen}
-    held_out = {n for n, document in enumerate(documents) if tuple(document) in copied}
+    copied = {part for n in chosen for part in (tuple(documents[n]), below_title(documents[n]))}
+    held_out = {n for n, one in enumerate(documents) if not copied.isdisjoint((tuple(one), below_title(one)))}
     if len(held_out) == len(documents):
         raise UserError("every document equals one that is held out, so none is left to train on; give other documents")
     dev_count = min(max(FEWEST, count // 2), count, MOST_DEV)
@@ -221,42 +222,48 @@ def divide_training_pairs(
     """Write pairs.json, valid.txt, the question and, last, counts.json to ``folder``.
 
     No query and no passage of the comparison is trained on: a pair with one of them is left out, and so is a hard negative, and
-    a document of the text that is one of them, with or without its title. White space is ignored. The titles
-    of the other documents and what follows them are further pairs.
+    a document of the text with sentences that are one of them. White space is ignored. The titles of the other documents and
+    what follows them are further pairs. If more than half of the pairs would be left out, because queries share passages, only
+    the queries of the comparison are left out.
 
     Args:
         rows: query, passage and hard negatives of each pair; equal ones count once.
-        judged: pairs to compare by; None holds out a share of the passages, with all pairs of their queries.
+        judged: pairs to compare by; None holds out a share of the passages, with all pairs of their queries, or of the
+            queries, if they share passages.
         text: canonical text, or None.
     """
-    rows = list(dict.fromkeys(tuple(" ".join(part.split()) for part in row) for row in rows))
+    spaced = [tuple(" ".join(part.split()) for part in row) for row in rows]
+    rows = list(dict.fromkeys((*row[:2], *dict.fromkeys(row[2:])) for row in spaced))
     negatives, rng = min(len(row) - 2 for row in rows), np.random.default_rng(seed)
-    if judged is None:
-        passages = list(dict.fromkeys(row[1] for row in rows))
-        chosen = {passages[n] for n in rng.permutation(len(passages))[: count_held_out(len(passages), share)]}
-        asked = {row[0] for row in rows if row[1] in chosen}
-        judged = [(row[0], row[1]) for row in rows if row[0] in asked]
-        rows = [row for row in rows if row[0] not in asked]
-    else:
-        judged = [(" ".join(query.split()), " ".join(passage.split())) for query, passage in judged]
-    taken = {_squeezed(part) for pair in judged for part in pair}
-    free_rows = [row for row in rows if taken.isdisjoint(map(_squeezed, row[:2]))]
-    left_out = len(rows) - len(free_rows)
+    given = [(" ".join(query.split()), " ".join(passage.split())) for query, passage in judged or ()]
+    for column in (1, 0):  # passages are held out, or queries alone
+        compared, others = given, rows
+        if judged is None:
+            texts = list(dict.fromkeys(row[column] for row in rows))
+            chosen = {texts[n] for n in rng.permutation(len(texts))[: count_held_out(len(texts), share)]}
+            asked = {row[0] for row in rows if row[column] in chosen}
+            compared = [(row[0], row[1]) for row in rows if row[0] in asked]
+            others = [row for row in rows if row[0] not in asked]
+        taken = {_squeezed(part) for pair in compared for part in pair[: 1 + column]}
+        free_rows = [row for row in others if taken.isdisjoint(map(_squeezed, row[: 1 + column]))]
+        if 2 * len(free_rows) >= len(rows):
+            break
+    answers = {_squeezed(passage) for _, passage in compared}
+    left_out, shared = len(others) - len(free_rows), sum(_squeezed(row[1]) in answers for row in free_rows)
     positives: dict[str, set[str]] = defaultdict(set)  # of each query, and the query: never its hard negatives
     for row in rows:
         positives[row[0]].update(row[:2])
     rows = [
-        (*row[:2], *(text for text in row[2:] if text not in positives[row[0]] and _squeezed(text) not in taken))
+        (
+            *row[:2],
+            *(text for text in row[2:] if text not in positives[row[0]] and _squeezed(text) not in taken | answers),
+        )
         for row in free_rows
     ]
     documents = [] if text is None else read_documents(text)
     titled = find_titles(documents)
-    # a passage of the comparison may be a whole document, or what is below its title
-    free = [
-        n
-        for n, document in enumerate(documents)
-        if taken.isdisjoint(map(_squeezed, (document[0], below_title(document), "".join(document))))
-    ]
+    longest = max(map(len, taken), default=0)
+    free = [n for n, document in enumerate(documents) if not _holds(document, taken, longest)]
     left_out += len(documents) - len(free)
     known = {row[:2] for row in rows}
     of_titles = [(documents[n][0], below_title(documents[n])) for n in free if n in titled]
@@ -264,17 +271,31 @@ def divide_training_pairs(
     rows += [pair for pair in of_titles if pair not in known]
     if len(rows) < 2:
         raise UserError(
-            f"--train-pairs: {len(rows)} pairs to train on; {len(judged):,} pairs compare encoders, and {left_out:,} have a "
-            "query or a passage of those; give more pairs"
+            f"--train-pairs: {len(rows)} pairs to train on; {len(compared):,} pairs compare encoders, and {left_out:,} have a "
+            "query or a passage of those; give pairs with other queries"
         )
     write_json(folder / ROWS, {"pairs": rows, "further": further}, flag="--dest")
-    texts = dict.fromkeys(part for pair in judged or rows for part in pair[:2])
-    (folder / "valid.txt").write_text("".join(f"{one}\n" for one in texts), encoding="utf-8")
-    divided, others = split_pairs(judged, rng)
-    candidates = [*others, *further, *dict.fromkeys(row[1] for row in rows)]
-    others = [candidates[n] for n in rng.permutation(len(candidates))[:MOST_OTHERS]]
-    counted = {"pairs": len(rows), "left_out": left_out, "negatives": negatives}
-    return write_held_out(folder, divided, others, documents, len(titled), **counted)
+    shown = dict.fromkeys(part for pair in compared or rows for part in pair[:2])
+    (folder / "valid.txt").write_text("".join(f"{one}\n" for one in shown), encoding="utf-8")
+    divided, unasked = split_pairs(compared, rng)
+    candidates = [*unasked, *further, *dict.fromkeys(row[1] for row in rows)]
+    searched = [candidates[n] for n in rng.permutation(len(candidates))[:MOST_OTHERS]]
+    counted = {"pairs": len(rows), "left_out": left_out, "negatives": negatives, "shared": shared}
+    return write_held_out(folder, divided, searched, documents, len(titled), **counted)
+
+
+def _holds(document: Sequence[str], texts: set[str], longest: int) -> bool:
+    """Whether adjacent sentences of a document, without white space, are one of the texts; ``longest`` is their length."""
+    sentences = [*map(_squeezed, document)]
+    for first in range(len(sentences)):
+        joined = ""
+        for sentence in sentences[first:]:
+            joined += sentence
+            if joined in texts:
+                return True
+            if len(joined) >= longest:
+                break
+    return _squeezed(below_title(document)) in texts  # without a repeated title
 
 
 def write_rows(folder: Path, dest: Path, load: Callable[[], Encoder], count: int, margin: float, device: str) -> None:

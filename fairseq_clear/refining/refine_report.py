@@ -17,6 +17,7 @@ from fairseq_clear.refining.refine_settings import RefineSettings
 
 REPORT = "report"  # .json, .md, .png
 HALF = 0.5  # share of the refined weights
+FEWEST = 10  # queries that can tell recipes or shares apart
 MRR = "MRR@10"  # the score by which recipes and shares are chosen
 COLUMNS = (MRR, "recall@1", "recall@10", "nDCG@10")
 SHOWN_CHARACTERS = 160
@@ -38,13 +39,13 @@ def reciprocal_ranks(row: dict[str, Any]) -> Doubles:
 def choose_share(found: dict[float, Doubles]) -> float:
     """Choose the share of the refined weights with the highest mean of the scores of the queries (Q,).
 
-    It is a half, unless the best is better than a half by more than two standard errors over the queries: of several shares,
-    one is often better by chance. By the judgements of people, the merge of a half lost least in ``examples/refine``.
+    It is a half, unless the best is better than a half by more than two standard errors over FEWEST queries or more: of several
+    shares, one is often better by chance. By the judgements of people, the merge of a half lost least in ``examples/refine``.
     """
     best = max(found, key=lambda share: float(found[share].mean()))
     difference = found[best] - found[HALF]
     error = difference.std(ddof=1) / len(difference) ** 0.5
-    return HALF if difference.mean() <= 2 * error else best
+    return HALF if len(difference) < FEWEST or difference.mean() <= 2 * error else best
 
 
 @dataclass(kw_only=True)

@@ -22,7 +22,7 @@ from fairseq_clear.evaluation.reports import Report
 from fairseq_clear.evaluation.retrieval import evaluate_retrieval, score_baseline
 from fairseq_clear.evaluation.retrieval_data import read_beir
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
-from fairseq_clear.files import read_json, write_errors
+from fairseq_clear.files import hash_file, read_json, write_errors, write_json
 from fairseq_clear.interop.exporting import export
 from fairseq_clear.output_folder import signals_raise
 from fairseq_clear.preparation.prepare_settings import PrepareSettings
@@ -31,11 +31,14 @@ from fairseq_clear.processes import die_with_parent
 from fairseq_clear.refining.holding_out import QUESTION
 from fairseq_clear.refining.refine_report import COLUMNS
 from fairseq_clear.refining.refine_settings import PAIR_RECIPE, PAIRS, RECIPES, RefineSettings
-from fairseq_clear.settings import flag_name
+from fairseq_clear.settings import flag_name, typed_flag
+from fairseq_clear.tasks.run_record import content_hash
 from fairseq_clear.text.data_folders import load_tokenizer
 
 WARMUP_SHARE, WEIGHT_DECAY, CLIP_NORM = 0.1, 0.01, 1.0
 FRAME = 2  # <s> and </s>
+SETTINGS = "settings.json"
+OF_ENCODER = (".safetensors", ".bin", ".pt", ".json", ".txt", ".model")  # suffixes of files that make an encoder
 SECONDS_PER_LINE = 15
 NUMBERS = ("num_updates", "loss", "wps")  # of a record that are read
 RECORD = re.compile(r"\| (train_inner|valid)\w* \| (\{.*\})")
@@ -138,6 +141,25 @@ def _describe(records: list[dict[str, Any]], updates: int) -> str:
         left = int((last["read_at"] - first["read_at"]) * (updates - done) / since)
         shown.append(f"{left // 60}:{left % 60:02d} left")
     return ", ".join(shown)
+
+
+def check_same(settings: RefineSettings, texts: list[Path]) -> None:
+    """Write settings.json; UserError if the work folder was made with other settings or other content of a file."""
+    encoder = settings.encoder
+    parts = (
+        [path for path in sorted(encoder.rglob("*")) if path.suffix in OF_ENCODER] if encoder.is_dir() else [encoder]
+    )
+    given = [path for path in (*parts, settings.pairs, settings.train_pairs) if path is not None and path.is_file()]
+    wanted = {**settings.as_json(), "texts": [hash_file(path) for path in texts]}
+    wanted["content of --from or of pairs"] = [content_hash(path) for path in given]
+    file = settings.work / SETTINGS
+    known = read_json(file) if file.is_file() else wanted
+    named = [item for item in fields(settings) if item.metadata and item.name != "texts"]
+    flags = {item.name: typed_flag(item, known.get(item.name)) for item in named}
+    if differing := sorted(name for name in wanted if known.get(name) != wanted[name]):
+        shown = ", ".join(flags.get(name, f"another {name}") for name in differing)
+        raise UserError(f"{settings.work}: was started with {shown}; give the same to go on, or remove the folder")
+    write_json(file, wanted, flag="--dest")
 
 
 class Steps:

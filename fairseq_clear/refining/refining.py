@@ -1,5 +1,6 @@
 """``refine``: prepare, train, compare and export as one function. A step whose result exists is not repeated."""
 
+import errno
 import json
 import logging
 import os
@@ -20,7 +21,7 @@ from fairseq_clear.evaluation.retrieval import Doubles, pair_cosines
 from fairseq_clear.evaluation.retrieval_data import BASELINES, read_pairs, read_training_pairs
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.evaluation.sts import evaluate_sts, read_sts_tasks
-from fairseq_clear.files import corpus_files, hash_file, read_json, write_errors, write_json
+from fairseq_clear.files import corpus_files, read_json, write_errors
 from fairseq_clear.interop.importing import import_archive, import_hf, is_archive
 from fairseq_clear.interop.merging import merge_checkpoints
 from fairseq_clear.interop.stock import CHECKPOINT
@@ -42,6 +43,7 @@ from fairseq_clear.refining.holding_out import (
 )
 from fairseq_clear.refining.refine_report import (
     ASKED,
+    FEWEST,
     HALF,
     MRR,
     NOT_COMPARED,
@@ -52,17 +54,13 @@ from fairseq_clear.refining.refine_report import (
     reciprocal_ranks,
 )
 from fairseq_clear.refining.refine_settings import AUTO, CLOZE, PAIRS, RECIPES, SIMCSE, TITLES, TRIALS, RefineSettings
-from fairseq_clear.refining.refine_steps import Steps, Training
+from fairseq_clear.refining.refine_steps import SETTINGS, Steps, Training, check_same
 from fairseq_clear.settings import flag_name
-from fairseq_clear.tasks.run_record import content_hash
 from fairseq_clear.text.data_folders import CLEAR_JSON, DICTIONARY, recorded_tokenizer, tokenizer_flags
 from fairseq_clear.text.sentence_folders import DOCUMENT, QUERY, find_prompt
 
 TRIAL_SHARE, SHORTEST_TRIAL = 0.2, 10  # updates of a trial
-FEWEST_TRIAL_PAIRS = 10  # that can tell recipes apart
 SHARES = (0.0, 0.25, HALF, 0.75, 1.0)  # of the refined weights in a merge with the untouched ones
-SETTINGS = "settings.json"
-OF_ENCODER = (".safetensors", ".bin", ".pt", ".json", ".txt", ".model")  # suffixes of files that make an encoder
 MOST_DRIFT_SENTENCES = 500
 LONGEST_PATH = 4096  # characters
 
@@ -136,11 +134,13 @@ def run_refine(settings: RefineSettings, documents: Sequence[str] = ()) -> dict[
                 lines = (json.dumps({settings.text_field: text}) + "\n" for text in documents)
                 files[-1].write_text("".join(lines), encoding="utf-8")
                 settings = replace(settings, texts=(*settings.texts, files[-1]))
-            _check_same(settings, files)
+            check_same(settings, files)
             try:
                 report = _refine(Steps(settings, device))
-            except UserError:
-                if not (settings.work / "data-bin").exists():  # other settings can follow, as nothing was trained
+            except UserError as error:
+                is_full = getattr(error.__cause__ or error.__context__, "errno", None) == errno.ENOSPC
+                # other settings can follow, as nothing was trained; after a full disk, the same ones
+                if not (is_full or (settings.work / "data-bin").exists()):
                     shutil.rmtree(settings.work)
                 raise
     shutil.rmtree(settings.work, ignore_errors=True)
@@ -157,25 +157,6 @@ def _choose_device(name: str | None) -> str:
         used = f"cuda:0 ({torch.cuda.get_device_name(0)})"
         print(f"# one of {count} GPUs is used: {used}; CUDA_VISIBLE_DEVICES chooses another", flush=True)
     return device.type
-
-
-def _check_same(settings: RefineSettings, texts: list[Path]) -> None:
-    """Write settings.json; UserError if the work folder was made with other settings or other content of a file."""
-    encoder = settings.encoder
-    parts = (
-        [path for path in sorted(encoder.rglob("*")) if path.suffix in OF_ENCODER] if encoder.is_dir() else [encoder]
-    )
-    given = [path for path in (*parts, settings.pairs, settings.train_pairs) if path is not None and path.is_file()]
-    wanted = {**settings.as_json(), "texts": [hash_file(path) for path in texts]}
-    wanted["content of --from or of pairs"] = [content_hash(path) for path in given]
-    file = settings.work / SETTINGS
-    known = read_json(file) if file.is_file() else wanted
-    named = [item for item in fields(settings) if item.metadata and item.name != "texts"]
-    flags = {item.name: f"{flag_name(item)} {known.get(item.name)}" for item in named}
-    if differing := sorted(name for name in wanted if known.get(name) != wanted[name]):
-        shown = ", ".join(flags.get(name, f"another {name}") for name in differing)
-        raise UserError(f"{settings.work}: was started with {shown}; give the same to go on, or remove the folder")
-    write_json(file, wanted, flag="--dest")
 
 
 def _refine(steps: Steps) -> dict[str, Any]:
@@ -261,6 +242,11 @@ def _divide_text(steps: Steps) -> HeldOut:
     if settings.train_pairs is not None:
         left = f"{counts.left_out:,} are left out, as their query or passage is one of those"
         print(f"# {counts.pairs:,} pairs to train on; {held}; {left}", flush=True)
+        if counts.shared:
+            print(
+                f"# {counts.shared:,} pairs share a passage with those, as most passages answer several queries",
+                flush=True,
+            )
     if settings.texts:
         kinds = f"{counts.long_documents:,} of several sentences, {counts.titled:,} with a title"
         print(f"# {counts.documents:,} documents, {kinds}; {held}", flush=True)
@@ -314,7 +300,7 @@ def _choose_recipe(steps: Steps, counts: HeldOut, base: Training) -> tuple[str, 
     has_titles = 2 * counts.titled > counts.documents
     if steps.settings.train_pairs is not None:
         return PAIRS, []
-    if wanted == AUTO and counts.dev >= FEWEST_TRIAL_PAIRS:
+    if wanted == AUTO and counts.dev >= FEWEST:
         tried = [name for name in TRIALS if has_titles or name != TITLES]
         tried = [name for name in tried if has_documents or not RECIPES[name].needs_documents]
         return _try_recipes(steps, base, tried)
@@ -323,7 +309,7 @@ def _choose_recipe(steps: Steps, counts: HeldOut, base: Training) -> tuple[str, 
         chosen, kind = (TITLES, "a title") if has_titles else (chosen, kind)
         print(f"# recipe: {chosen}, as most documents have {kind}")
         if wanted == AUTO:
-            print(f"# {AUTO} did not compare recipes: fewer than {FEWEST_TRIAL_PAIRS} queries choose")
+            print(f"# {AUTO} did not compare recipes: fewer than {FEWEST} queries choose")
         return chosen, []
     if RECIPES[str(wanted)].needs_documents and not counts.long_documents:
         others = ", ".join(name for name, recipe in RECIPES.items() if not recipe.needs_documents)

@@ -142,8 +142,8 @@ def write_modules(
     write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **switches})
     config = settings.config
     prompts = config.get("prompts") or {}
-    if prompts.get("passage") and not prompts.get("document"):  # encode_document looks for document first
-        config = config | {"prompts": prompts | {"document": prompts["passage"]}}
+    if name := find_prompt(prompts, DOCUMENT):  # encode_document looks for document first, which may be empty
+        config = config | {"prompts": prompts | {"document": prompts[name]}}
     if config := config | ({} if dimension is None else {"truncate_dim": dimension}):
         write_json(folder / PROMPTS, config)
     write_json(folder / LIMITS[0], {"max_seq_length": length, "do_lower_case": False})

@@ -139,9 +139,9 @@ print(rows.count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_file(tmp_path):
-    """The vectors of 200,000 lines take 51 MB."""
+    """The vectors of 400,000 lines take 102 MB."""
     found = []
-    for count in (10_000, 200_000):
+    for count in (10_000, 400_000):
         source = tmp_path / f"{count}.txt"
         source.write_text("".join(f"line {number}\n" for number in range(count)))
         rows, kilobytes = run(sys.executable, "-c", PEAK, source).stdout.split()
@@ -149,7 +149,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
         assert np.load(source.with_suffix(".npy"), mmap_mode="r").shape == (count, 64)
         source.with_suffix(".npy").unlink()
         found.append(int(kilobytes) / 1024)
-    assert found[1] - found[0] < 20, found
+    assert found[1] - found[0] < 40, found
 
 
 # Numbers of half the size

@@ -61,6 +61,7 @@ def test_the_layout_of_beir(beir: Path) -> None:
         ("queries.jsonl", "[]\n", "queries.jsonl:1: "),
         ("queries.jsonl", "{\n", "queries.jsonl:1: "),
         ("qrels/test.tsv", "q1\tp1\n", "test.tsv:1: "),
+        ("qrels/test.tsv", "q1\t0\tp1\t1\n", "test.tsv:1: has more than 3 columns; .*TREC's qrels"),
         ("qrels/test.tsv", QRELS + "q2\tp1\t0.5\n", "test.tsv:6: the score '0.5'"),
         ("qrels/test.tsv", QRELS + "q9\tp1\t1\n", "test.tsv:6: the query 'q9'"),
         ("qrels/test.tsv", "query-id\tcorpus-id\tscore\n", "test.tsv: "),
@@ -70,6 +71,11 @@ def test_mistakes_in_a_folder_of_beir(beir: Path, file: str, content: str, where
     (beir / file).write_text(content)
     with pytest.raises(UserError, match=where):
         read_beir(beir)
+
+
+def test_the_last_judgement_of_a_passage_counts(beir: Path) -> None:
+    (beir / "qrels/test.tsv").write_text(QRELS + "q2\tp1\t0\nq2\tp2\t3\n")
+    assert read_beir(beir).relevant[0] == {1: 3}
 
 
 def test_missing_parts_of_a_folder_of_beir(beir: Path) -> None:
@@ -127,6 +133,7 @@ def test_pairs_of_every_form(tmp_path: Path) -> None:
         (read_pairs_file, "x.jsonl", '{"query": "a"}\n', "x.jsonl:1: no field 'passage'"),
         (read_pairs_file, "x.jsonl", '{"query": "a", "passage": ""}\n', "x.jsonl:1: "),
         (read_pairs_file, "x.tsv", "a\tb\n", "x.tsv: 1 different passages"),
+        (read_pairs_file, "x.tsv", "Query\tpassage\na\tb\nc\td\n", "x.tsv:1: is a header"),
         (read_pairs_file, "x.tsv", "\n", "x.tsv: "),
         (read_training_pairs, "x.tsv", "a\tb\tc\na\tb\t\n", "x.tsv:2: "),
         (read_training_pairs, "x.jsonl", '{"query": "a", "passage": "b", "negatives": "c"}\n', "x.jsonl:1: negatives"),

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from fairseq_clear.cli.main import main
 from fairseq_clear.interop.merging import merge_checkpoints
 from fairseq_clear.models.state_dicts import VOCABULARY_ROWS
+from fairseq_clear.text.sentence_folders import SentenceSettings, write_modules
 from tests.conftest import rejected
 from tests.interop.folders import CORPUS, make_folder, make_sentence_folder
 
@@ -114,6 +115,25 @@ def test_mistakes_are_one_line(name, folders, tmp_path, capsys) -> None:
     shutil.copytree(folders[0], tmp_path / "start")
     rejected(capsys, ["merge", tmp_path / "start", make(tmp_path / "other"), "--dest", tmp_path / "d"], said)
     assert not (tmp_path / "d").exists()
+
+
+def with_pooling(folder: Path, pooling: str, *, normalized: bool) -> Path:
+    config = json.loads((folder / "config.json").read_text())
+    for part in ("1_Pooling", "2_Normalize"):
+        shutil.rmtree(folder / part, ignore_errors=True)
+    write_modules(folder, pooling, config["hidden_size"], 32, SentenceSettings(normalized=normalized))
+    return folder
+
+
+@pytest.mark.parametrize(("pooling", "normalized"), [("cls", True), ("mean", False), ("mean", True)])
+def test_vectors_that_are_made_in_another_way(pooling, normalized, folders, tmp_path, capsys) -> None:
+    start, other = (Path(shutil.copytree(folder, tmp_path / folder.name)) for folder in folders)
+    with_pooling(start, "mean", normalized=True)
+    words = ["merge", start, with_pooling(other, pooling, normalized=normalized), "--dest", tmp_path / "d"]
+    if (pooling, normalized) == ("mean", True):
+        assert main([*map(str, words)]) == 0
+    else:
+        rejected(capsys, words, "its vectors are made in another way than those of")
 
 
 def test_a_destination_inside_the_start(folders, tmp_path, capsys) -> None:

@@ -13,6 +13,7 @@ from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.interop.exporting import export
 from fairseq_clear.interop.importing import import_hf
 from fairseq_clear.text.data_folders import load_tokenizer
+from fairseq_clear.text.sentence_folders import SentenceSettings, write_modules
 from tests.interop.folders import NEEDS_ST, make_folder, make_sentence_folder, read_sentence_transformer
 
 pytestmark = [pytest.mark.slow, NEEDS_ST]
@@ -38,6 +39,14 @@ def round_trip(source: Path, parent: Path) -> tuple[Path, Path]:
     import_hf(source, parent / "ours")
     export(parent / "ours/model.pt", parent / "ours", parent / "out", FORM, load_tokenizer(parent / "ours"))
     return parent / "ours", parent / "out"
+
+
+@pytest.mark.parametrize("name", ["passage", "corpus"])
+def test_a_prompt_of_passages_is_that_of_documents(name: str, tmp_path: Path) -> None:
+    prompts = {"query": "q: ", name: "p: ", "document": ""}  # sentence-transformers adds the empty one
+    write_modules(tmp_path, "mean", 8, 32, SentenceSettings(config={"prompts": prompts}))
+    written = json.loads((tmp_path / "config_sentence_transformers.json").read_text())["prompts"]
+    assert written == {**prompts, "document": "p: "}
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "xlm-roberta", "plain"])

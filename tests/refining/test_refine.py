@@ -1,5 +1,6 @@
 """``refine`` on a tiny encoder: what it writes, that it resumes after a kill in each stage, and its messages."""
 
+import errno
 import json
 import os
 import select
@@ -12,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from fairseq_clear import SentenceEncoder
 from fairseq_clear.cli.main import main
 from fairseq_clear.errors import UserError
 from fairseq_clear.processes import locked
+from fairseq_clear.refining import refining
 from fairseq_clear.refining.holding_out import HARDER, QUESTION, HeldOut
 from fairseq_clear.refining.refine_report import RefineReport, choose_share
 from fairseq_clear.refining.refine_settings import RefineSettings
@@ -128,6 +131,8 @@ def test_a_merge_of_a_half_unless_another_is_clearly_better() -> None:
     assert chosen({0.25: half + 1, 1.0: half + 2}) == 1.0
     assert chosen({0.0: half + 1}) == 0.0  # the untouched encoder
     assert choose_share({0.0: half, 0.5: half}) == 0.5
+    assert choose_share({0.0: half[:10] + 1, 0.5: half[:10]}) == 0.0
+    assert choose_share({0.0: half[:9] + 1, 0.5: half[:9]}) == 0.5  # too few queries to tell
 
 
 @pytest.mark.parametrize(
@@ -313,6 +318,8 @@ def test_another_run_is_rejected(folder: Path, tmp_path: Path) -> None:
     for change, message in (
         (lambda: setattr(made, "training_flags", ()), "another training_flags"),
         (lambda: setattr(made, "learning_rate", 1.0), "--lr 5e-05"),
+        (lambda: setattr(made, "keep_best", False), "without --no-keep-best"),
+        (lambda: setattr(made, "recipe", "cloze"), "without --recipe"),
         (lambda: text.write_text("Other text.\n"), "another texts"),
         (lambda: weights.write_bytes(bytes_before + b" "), "another content of --from"),
         (lambda: (tiny / "config.json").write_text(config + " "), "another content of --from"),
@@ -320,7 +327,7 @@ def test_another_run_is_rejected(folder: Path, tmp_path: Path) -> None:
         change()
         with pytest.raises(UserError, match=f"out.partial: was started with {message}.*remove the folder"):
             run_refine(made)
-        made.training_flags, made.learning_rate = ("--no-flag",), 5e-5
+        made.training_flags, made.learning_rate, made.keep_best, made.recipe = ("--no-flag",), 5e-5, True, None
         text.write_text(content)
         weights.write_bytes(bytes_before)
         (tiny / "config.json").write_text(config)
@@ -339,6 +346,15 @@ def test_an_error_before_the_training_leaves_no_folder(folder: Path, tmp_path: P
     with pytest.raises(UserError, match=r"one document of 2 sentences"):
         run_refine(made)
     assert not made.work.exists()
+    full = OSError(errno.ENOSPC, "No space left on device")
+
+    def fill(steps: Any) -> None:
+        (steps.work / "encoder").mkdir()
+        raise UserError("the disk is full") from full
+
+    with mock.patch.object(refining, "_refine", fill), pytest.raises(UserError, match="full"):
+        run_refine(made)
+    assert (made.work / "encoder").exists()  # the same command goes on
     made.dest = folder / "tiny/out"  # an interrupted run would change the weights below the encoder's folder
     with pytest.raises(UserError, match="out: is in .*tiny, whose files are read; give a folder outside it"):
         run_refine(made)

@@ -58,11 +58,39 @@ def test_no_text_is_on_both_sides(tmp_path_factory, numbers, share, seed) -> Non
     pairs = {row[:2] for row in rows}
     assert {row[:2] for row in trained} <= pairs and counts.negatives == 1
     assert judged in (set(), {pair for pair in pairs if pair[0] in {query for query, _ in judged}})  # with all answers
-    assert not {text for row in trained for text in row} & {text for pair in judged for text in pair}
+    kept_apart = 0 if counts.shared else 1  # queries, and passages unless most pairs share them
+    assert not {text for row in trained for text in row} & {text for pair in judged for text in pair[: 1 + kept_apart]}
+    assert not counts.shared or 2 * len(trained) < 2 * len(pairs)
     assert not {query for query, _ in asked(folder, "dev")} & {query for query, _ in asked(folder, "test")}
     if judged:
         assert len(trained) + len(judged) + counts.left_out == len(pairs)
     assert counts.pairs == len(trained)
+
+
+def test_passages_that_most_queries_share_are_trained_on(tmp_path: Path) -> None:
+    """Without them, hardly a pair would be left. The queries of the comparison are never trained on."""
+    shared = [(f"query {n}", f"answer {m % 7}") for n in range(100) for m in (n, n + n // 7 % 6 + 1)]  # two of seven
+    for name, judged in ("alone", None), ("given", [(f"other {n}", f"answer {n}") for n in range(7)]):
+        (tmp_path / name).mkdir()
+        counts = divide_training_pairs(shared, judged, None, tmp_path / name, 0.1, 1)
+        assert counts.pairs == counts.shared == (180 if judged is None else 200) and counts.left_out == 0
+        trained, compared = rows_of(tmp_path / name), asked(tmp_path / name, "dev") | asked(tmp_path / name, "test")
+        assert compared and not {row[0] for row in trained} & {query for query, _ in compared}
+    unique = [(f"query {n}", f"answer {n}") for n in range(100)]
+    counts = divide_training_pairs(unique, None, None, tmp_path, 0.1, 1)
+    assert (counts.pairs, counts.shared) == (90, 0)
+
+
+def test_documents_that_contain_a_pair_of_the_comparison_are_not_trained_on(tmp_path: Path) -> None:
+    rows = [(f"what is {name}?", f"It is {name}. It is old.") for name in "abcdefghijklmnopqrstuvwxyz"]
+    documents = [f"About {row[0][8]}\n{row[0]}\nOne more.\n" for row in rows[:13]]
+    documents += [f"Of {row[0][8]}\nFirst.\nIt is {row[0][8]}.\nIt is old.\nLast.\n" for row in rows[13:]]
+    (tmp_path / "text.txt").write_text("\n".join(documents))
+    counts = divide_training_pairs(rows, None, tmp_path / "text.txt", tmp_path, 0.4, 1)
+    compared = {query[8] for name in ("dev", "test") for query, _ in asked(tmp_path, name)}
+    assert len(compared) == 10 and counts.left_out == 10
+    titles = {row[0][-1] for row in rows_of(tmp_path) if row[0].startswith(("About", "Of"))}
+    assert titles == set("abcdefghijklmnopqrstuvwxyz") - compared
 
 
 def test_given_pairs_are_not_trained_on(tmp_path: Path) -> None:
@@ -77,11 +105,12 @@ def test_given_pairs_are_not_trained_on(tmp_path: Path) -> None:
 
 def test_titles_are_further_pairs(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("A title.\nIts text.\nMore.\n\nAlone.\n\nHeld title.\np3\n\n")
-    rows = [(f"q{n}", f"p{n}", f"n{n}") for n in range(6)]
+    rows = [(f"q{n}", f"p{n}", f"n{n}") for n in range(8)]
     judged = [(f"j{n}", f"p{n}") for n in range(2, 6)]
     counts = divide_training_pairs(rows, judged, tmp_path / "text.txt", tmp_path, 0.1, 1)
     assert counts.negatives == 1  # of the file, though titles have none
-    assert rows_of(tmp_path) == [["q0", "p0", "n0"], ["q1", "p1", "n1"], ["A title.", "Its text. More."]]
+    kept = [[f"q{n}", f"p{n}", f"n{n}"] for n in (0, 1, 6, 7)]
+    assert rows_of(tmp_path) == [*kept, ["A title.", "Its text. More."]]
     assert json.loads((tmp_path / "pairs.json").read_text())["further"] == ["Alone."]
     assert "Alone." in read_beir(tmp_path / "question").passages  # a candidate of the comparison too
 

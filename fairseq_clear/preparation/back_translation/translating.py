@@ -3,6 +3,7 @@
 Workers share the chunks; a rerun resumes a killed run.
 """
 
+import hashlib
 import json
 import shutil
 import sys
@@ -22,6 +23,7 @@ from tqdm import tqdm
 from fairseq_clear.distributed import choose_device
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import (
+    CorpusFile,
     check_output_file,
     hash_file,
     hash_files,
@@ -63,10 +65,12 @@ def translate_file(settings: TranslationSettings, workers: Workers | None = None
     lines, deciding = check(settings)
     path = report_file(settings)
     report = read_json(path, "remove it", dict) if path.is_file() else {}
-    if report.get("settings") != deciding or settings.overwrite:
+    is_same = report.get("settings") == deciding and not settings.overwrite
+    there = [path for path in settings.files if path.is_file()]
+    if not is_same or any(report.get("written", {}).get(path.name) != hash_file(path) for path in there):
         for path in settings.files:
             check_output_file(path, settings.overwrite)
-    elif all(path.is_file() for path in settings.files):
+    elif len(there) == len(settings.files):
         if workers.rank == 0:  # a killed call may have left the folder of the finished chunks
             shutil.rmtree(settings.output.with_name(f"{settings.output.name}.partial"), ignore_errors=True)
         return report if workers.rank == 0 else None
@@ -94,6 +98,10 @@ def check(settings: TranslationSettings) -> tuple[int, dict[str, Any]]:
         check_output_file(path, overwrite=True)
         if settings.input.exists() and path.exists() and path.samefile(settings.input):
             raise UserError(f"--output {path}: is the input; give another name")
+    if CorpusFile(settings.input).is_jsonl:
+        raise UserError(
+            f"--input {settings.input}: is JSON; write its text with fairseq-clear prepare --text-only first"
+        )
     device = choose_device(settings.device)
     if settings.fp16 and device.type != "cuda":
         raise UserError(f"--fp16: needs a GPU, but the device is {device}; leave --fp16 out")
@@ -197,18 +205,21 @@ def _translate_texts(model: Translator, texts: dict[int, str], seed: int, counts
 
 def _write(settings: TranslationSettings, work: Work, deciding: dict[str, Any]) -> dict[str, Any]:
     """Write the report, then the text of each copy, so that a text always has its report; return the report."""
-    counts = Counter[str]()
+    counts, digests = Counter[str](), [hashlib.sha256() for _ in settings.files]
     with ExitStack() as stack:
         streams = [stack.enter_context(write_whole(path)) for path in settings.files]
         for content in work.results():
             counts.update(content["counts"])
-            for stream, lines in zip(streams, content["copies"], strict=True):
-                stream.write("".join(f"{line}\n" for line in lines).encode())
+            for stream, digest, lines in zip(streams, digests, content["copies"], strict=True):
+                text = "".join(f"{line}\n" for line in lines).encode()
+                stream.write(text)
+                digest.update(text)
         for stream in streams:
             stream.flush()  # a full disk is found before the old files, which --overwrite replaces, are removed
         for path in (report_file(settings), *settings.files):
             path.unlink(missing_ok=True)
         report = build_report(counts, settings.MODELS) | {"settings": deciding}
+        report["written"] = {path.name: one.hexdigest() for path, one in zip(settings.files, digests, strict=True)}
         write_json(report_file(settings), report)
     return report
 

@@ -190,6 +190,24 @@ def test_other_settings_do_not_resume(settings: RoundTrip, change: dict[str, Any
     assert outputs(settings) == [settings.input.read_text().upper()]
 
 
+def test_a_text_that_was_changed_or_removed_is_not_complete(settings: RoundTrip) -> None:
+    translate_file(settings)
+    before = outputs(settings)
+    settings.output.write_text("mine")
+    with pytest.raises(UserError, match="out.txt: exists already"):
+        translate_file(settings)
+    assert settings.output.read_text() == "mine"
+    settings.output.unlink()
+    translate_file(settings)
+    assert outputs(settings) == before
+
+
+def test_records_are_not_translated(settings: RoundTrip) -> None:
+    records = settings.input.rename(settings.input.with_name("text.jsonl.gz"))
+    with pytest.raises(UserError, match="is JSON; write its text with fairseq-clear prepare --text-only"):
+        translate_file(replace(settings, input=records))
+
+
 def test_what_is_replaced_stays_until_the_new_text_is_whole(
     settings: RoundTrip, monkeypatch: pytest.MonkeyPatch
 ) -> None:
