@@ -145,13 +145,15 @@ def test_all_other_documents_are_further_passages(
     assert (len(passages) - len(others), len(others)) == (held_out, most or count - held_out)
 
 
-def test_copies_of_held_out_documents_are_not_trained_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("title", ["", "another "])
+def test_copies_of_held_out_documents_are_not_trained_on(title: str, tmp_path: Path) -> None:
     documents = write(tmp_path, [2] * 40)
-    copied = [*documents, *documents[:20]]
+    copied = [*documents, *([title + document[0], *document[1:]] for document in documents[:20])]
     (tmp_path / "text.txt").write_text("\n\n".join("\n".join(document) for document in copied) + "\n")
     counts = hold_out(tmp_path / "text.txt", tmp_path, 0.5, 1)
     trained, asked = read(tmp_path, "train"), pairs(tmp_path, "dev") + pairs(tmp_path, "test")
     assert not {query for query, _ in asked} & {document[0] for document in trained}
+    assert not {passage for _, passage in asked} & {" ".join(document[1:]) for document in trained}
     assert 0 < counts.left_out == 60 - 30 - len(trained)
 
 

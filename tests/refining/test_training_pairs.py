@@ -93,6 +93,12 @@ def test_documents_that_contain_a_pair_of_the_comparison_are_not_trained_on(tmp_
     assert titles == set("abcdefghijklmnopqrstuvwxyz") - compared
 
 
+def test_a_hard_negative_counts_once(tmp_path: Path) -> None:
+    rows = [(f"q{n}", f"p{n}", f"n{n}", f" n{n}", f"m{n}") for n in range(20)]
+    assert divide_training_pairs(rows, None, None, tmp_path, 0.1, 1).negatives == 2
+    assert all(row[2:] == [f"n{row[0][1:]}", f"m{row[0][1:]}"] for row in rows_of(tmp_path))
+
+
 def test_given_pairs_are_not_trained_on(tmp_path: Path) -> None:
     rows = [(f"q{n}", f"p{n // 2}") for n in range(20)]
     judged = [("q0", "p0"), ("other", "p3"), ("q9", "elsewhere"), ("x", "y")]
