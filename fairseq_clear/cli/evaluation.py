@@ -72,7 +72,7 @@ class Sts(Evaluation):
     """Correlate the cosine of two sentence vectors with human scores, x100, without any training.
 
     STS-B and SICK-R are the test splits (SICK-R: 4,927 pairs; SICK-R-all is train, trial and test, 9,927, as in some
-    tables). Pairs without a gold score are ignored. For SentEval's trained regressor use fairseq-clear senteval.
+    tables). Pairs of SemEval without a gold score are ignored. For SentEval's trained regressor use fairseq-clear senteval.
     """
 
     EXAMPLES: ClassVar[str] = """
