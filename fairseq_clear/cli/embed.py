@@ -32,8 +32,8 @@ class Embed(Command, VectorFlags):
     """Encode each line of a text file with a trained encoder, without the projection head.
 
     Each line is one sentence. A blank line is embedded as an empty text, so row i of the output belongs to line i of the input.
-    In a .jsonl file, the field --text-field of each record holds the text; blank lines are skipped. Memory use does not grow with
-    the file.
+    In a .jsonl file, the field --text-field of each record holds the text; blank lines are skipped. Memory use does not grow
+    with the file.
 
     To write an .npy file with several GPUs or machines, start the command with torchrun, or with srun and
     scripts/slurm/launch.sh. Each of n workers encodes every n-th block of 10,000 texts. The folder OUTPUT.partial keeps
