@@ -86,9 +86,12 @@ class ClearNTXentCriterion(MaskingCriterion, InBatchCriterion):
             key_identity = torch.cat([key_identity, hard_identity])
         excluded = self.excluded(own, identity, key_identity)
         if self.has_hard_negatives and self.cfg.keep_duplicates:
-            hard = len(views.negative_identity) // views.anchors
-            same = views.negative_identity == views.identity.repeat_interleave(hard, dim=0)
-            blank = all_gather_rows(same.view(len(same), -1)[:, 0].long(), layouts["negatives"]).bool()
+            # a blank hard negative was replaced by its text, whose hash is the first
+            texts, negatives = (
+                hashes if hashes.dim() == 1 else hashes[:, 0] for hashes in (views.identity, views.negative_identity)
+            )
+            same = negatives == texts.repeat_interleave(len(negatives) // max(views.anchors, 1))
+            blank = all_gather_rows(same.long(), layouts["negatives"]).bool()
             excluded = replace(excluded, absent=F.pad(blank, (len(keys) - len(blank), 0)))
         positive = own.roll(anchors)  # with one side, own is the positive
         counted = {}

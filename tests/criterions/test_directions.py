@@ -92,6 +92,7 @@ def test_a_blank_hard_negative_is_no_candidate_if_duplicates_are(paired_bin: Pat
         for items, hard in ([0, 1, 2], 3), ([3, 4, 5], 2), ([4, 4, 5], 1):
             log = criterion(model, dataset.collater(dataset.__getitems__(items)))[2]
             assert log["negatives"] == 3 * (2 + hard)
+        assert criterion(model, dataset.collater([]))[2]["negatives"] == 0  # of a worker that has run out of texts
 
 
 def contrast(criterion: Any, z: Tensor, texts: int, hard: int) -> Tensor:
