@@ -33,6 +33,7 @@ QUESTION, HARDER = "question", "harder-question"  # folders
 FEWEST = 2  # pairs that retrieval needs
 FEWEST_HELD_OUT = 10  # documents, unless that is more than half of them
 MOST_TITLE_WORDS = 25  # of a first line that is taken as a title
+START = 20  # characters by which most texts differ
 COUNTS = "counts.json"
 ROWS = "pairs.json"  # the pairs to train on, with given negatives, and further texts, among which negatives are found
 QUERY, PASSAGE, NEGATIVE = "query", "passage", "negative"  # names of the files of rows
@@ -250,20 +251,18 @@ def divide_training_pairs(
             break
     answers = {_squeezed(passage) for _, passage in compared}
     left_out, shared = len(others) - len(free_rows), sum(_squeezed(row[1]) in answers for row in free_rows)
+    unwanted = taken | answers
     positives: dict[str, set[str]] = defaultdict(set)  # of each query, and the query: never its hard negatives
     for row in rows:
         positives[row[0]].update(row[:2])
     rows = [
-        (
-            *row[:2],
-            *(text for text in row[2:] if text not in positives[row[0]] and _squeezed(text) not in taken | answers),
-        )
+        (*row[:2], *(text for text in row[2:] if text not in positives[row[0]] and _squeezed(text) not in unwanted))
         for row in free_rows
     ]
     documents = [] if text is None else read_documents(text)
     titled = find_titles(documents)
-    longest = max(map(len, taken), default=0)
-    free = [n for n, document in enumerate(documents) if not _holds(document, taken, longest)]
+    longest, starts = max(map(len, taken), default=0), {text[:START] for text in taken}
+    free = [n for n, document in enumerate(documents) if not _holds(document, taken, starts, longest)]
     left_out += len(documents) - len(free)
     known = {row[:2] for row in rows}
     of_titles = [(documents[n][0], below_title(documents[n])) for n in free if n in titled]
@@ -284,8 +283,11 @@ def divide_training_pairs(
     return write_held_out(folder, divided, searched, documents, len(titled), **counted)
 
 
-def _holds(document: Sequence[str], texts: set[str], longest: int) -> bool:
-    """Whether adjacent sentences of a document, without white space, are one of the texts; ``longest`` is their length."""
+def _holds(document: Sequence[str], texts: set[str], starts: set[str], longest: int) -> bool:
+    """Whether adjacent sentences of a document, without white space, are one of the texts.
+
+    ``starts`` are the first START characters of the texts, and ``longest`` is the length of the longest.
+    """
     sentences = [*map(_squeezed, document)]
     for first in range(len(sentences)):
         joined = ""
@@ -293,7 +295,7 @@ def _holds(document: Sequence[str], texts: set[str], longest: int) -> bool:
             joined += sentence
             if joined in texts:
                 return True
-            if len(joined) >= longest:
+            if len(joined) >= longest or (len(joined) >= START and joined[:START] not in starts):
                 break
     return _squeezed(below_title(document)) in texts  # without a repeated title
 
