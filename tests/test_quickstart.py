@@ -27,7 +27,7 @@ def bash_blocks(page: str, heading: str) -> list[list[str]]:
 GUIDE = "docs/getting-started.md"
 (BY_FLAGS,) = bash_blocks("README.md", "A first training run")
 (BY_RECIPE,) = bash_blocks(GUIDE, "Train with a recipe")
-(BY_TORCHRUN,) = bash_blocks("docs/many-gpus.md", "One machine")
+BY_TORCHRUN, _ = bash_blocks("docs/many-gpus.md", "One machine")
 PYTHON = re.search(r"```python\n(.*?)```", (ROOT / GUIDE).read_text(), flags=re.S)
 
 
