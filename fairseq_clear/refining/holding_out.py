@@ -236,15 +236,8 @@ def divide_training_pairs(
     spaced = [tuple(" ".join(part.split()) for part in row) for row in rows]
     rows = list(dict.fromkeys((*row[:2], *dict.fromkeys(row[2:])) for row in spaced))
     negatives, rng = min(len(row) - 2 for row in rows), np.random.default_rng(seed)
-    given = [(" ".join(query.split()), " ".join(passage.split())) for query, passage in judged or ()]
     for column in (1, 0):  # passages are held out, or queries alone
-        compared, others = given, rows
-        if judged is None:
-            texts = list(dict.fromkeys(row[column] for row in rows))
-            chosen = {texts[n] for n in rng.permutation(len(texts))[: count_held_out(len(texts), share)]}
-            asked = {row[0] for row in rows if row[column] in chosen}
-            compared = [(row[0], row[1]) for row in rows if row[0] in asked]
-            others = [row for row in rows if row[0] not in asked]
+        compared, others = _choose_compared(rows, judged, column, share, rng)
         taken = {_squeezed(part) for pair in compared for part in pair[: 1 + column]}
         free_rows = [row for row in others if taken.isdisjoint(map(_squeezed, row[: 1 + column]))]
         if 2 * len(free_rows) >= len(rows):
@@ -281,6 +274,18 @@ def divide_training_pairs(
     searched = [candidates[n] for n in rng.permutation(len(candidates))[:MOST_OTHERS]]
     counted = {"pairs": len(rows), "left_out": left_out, "negatives": negatives, "shared": shared}
     return write_held_out(folder, divided, searched, documents, len(titled), **counted)
+
+
+def _choose_compared(
+    rows: list[Row], judged: list[Pair] | None, column: int, share: float, rng: np.random.Generator
+) -> tuple[list[Pair], list[Row]]:
+    """Return the pairs to compare by, and the other rows: those given, or all of the queries of drawn texts of a column."""
+    if judged is not None:
+        return [(" ".join(query.split()), " ".join(passage.split())) for query, passage in judged], rows
+    texts = list(dict.fromkeys(row[column] for row in rows))
+    chosen = {texts[n] for n in rng.permutation(len(texts))[: count_held_out(len(texts), share)]}
+    asked = {row[0] for row in rows if row[column] in chosen}
+    return [(row[0], row[1]) for row in rows if row[0] in asked], [row for row in rows if row[0] not in asked]
 
 
 def _holds(document: Sequence[str], texts: set[str], starts: set[str], longest: int) -> bool:
