@@ -34,6 +34,7 @@ BATCH = 32  # vectors of an update
 FIRST_ROWS = 8192  # vectors from which ActNorm is initialised
 NEW_WEIGHTS = 0.05  # standard deviation of new weights, Glow's
 FLAT = 1e-4  # share of the largest deviation below which a dimension has no variance
+OF_ENCODER = ("pooling", "architecture", "vocabulary_hash", "updates")  # in a description; differ if the encoder does
 # Raised by numpy, zipfile and json for files that are cut off, altered, or of another format.
 _DAMAGE = (OSError, EOFError, KeyError, ValueError, TypeError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
@@ -198,8 +199,9 @@ class Flow(nn.Module):
         return -0.5 * (z.square() + math.log(2 * math.pi)).sum(dim=1) + log_determinant
 
     def check_encoder(self, description: Mapping[str, Any]) -> None:
-        """Raise UserError if a ``description`` of ``CachedEncoder.describe`` has another dimension or pooling than the fit."""
-        fitted = {"dimension": self.dimension, "pooling": self.origin.get("encoder", {}).get("pooling")}
+        """Raise UserError if a ``description`` of ``CachedEncoder.describe`` is of another encoder than the fitted one's."""
+        encoder = self.origin.get("encoder", {})
+        fitted = {"dimension": self.dimension, **{name: encoder.get(name) for name in OF_ENCODER}}
         for name, value in fitted.items():
             other = description.get(name)
             if None not in (value, other) and value != other:

@@ -205,10 +205,10 @@ class SentenceEncoder:
         """As ``encode``, but always (N, D), without progress bar and warnings; the caller reads ``last`` instead.
 
         Raises:
-            UserError: the flow was fitted on vectors of another dimension or pooling.
+            UserError: the flow was fitted on vectors of another encoder or pooling.
         """
         if self.flow is not None:
-            self.flow.check_encoder({"dimension": self.dimension, "pooling": pooling or self.pooling})
+            self.flow.check_encoder({**self._origin, "dimension": self.dimension, "pooling": pooling or self.pooling})
         vectors, self.last = encode_texts(
             self.model,
             self.dictionary,

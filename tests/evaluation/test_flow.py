@@ -222,6 +222,12 @@ def test_embed_uses_the_flow(checkpoint, data_bin, tmp_path, capsys) -> None:
         capsys, [*embed, "--overwrite", "--flow", flow, "--pooling", "mean"], "of pooling cls, these have pooling mean"
     )
     assert Path(out).read_bytes() == before
+    for name in ("updates", "architecture", "vocabulary_hash"):
+        loaded, other = load_flow(flow), tmp_path / f"{name}.npz"
+        loaded.origin["encoder"][name] = "other"
+        save_flow(other, loaded, loaded.origin)
+        rejected(capsys, [*embed, "--overwrite", "--flow", str(other)], f"fitted on vectors of {name} other, these have")
+    assert Path(out).read_bytes() == before
 
 
 # Whitening
