@@ -131,10 +131,15 @@ class ContrastiveCriterion(FairseqCriterion):
             raise UserError(f"--store-ema: cannot average the queue of --criterion {name}; leave it out")
         if contrasts and not issubclass(TASK_REGISTRY[cfg.task._name], RunTask):
             raise UserError(f"--task {cfg.task._name}: makes no views of the texts, {needed}; give --task clear_lm")
-        if contrasts and not issubclass(ARCH_MODEL_REGISTRY[cfg.model._name], ContrastiveModel):
+        is_own = issubclass(ARCH_MODEL_REGISTRY[cfg.model._name], ContrastiveModel)
+        if contrasts and not is_own:
             raise UserError(
                 f"--arch {cfg.model._name}: does not embed texts, {needed}; give --arch clear_roberta_base or another clear_*"
             )
+        for flag in ("--regularizer-weight", "--frozen-layers"):
+            value = cfg.criterion[flag[2:].replace("-", "_")]
+            if value and not (is_own and issubclass(TASK_REGISTRY[cfg.task._name], RunTask)):
+                raise UserError(f"{flag} {value}: needs --task clear_lm and an --arch clear_*; give {flag} 0")
 
     def attach(self, model: Any) -> None:
         """Add the parts of the model that this criterion needs; called before the model's weights are loaded.

@@ -64,6 +64,8 @@ class ClearRobertaModel(TextModel, RobertaModel):
         pooling = str(getattr(cfg.model, "pooling", "cls"))
         if getattr(cfg.model, "encoder_layerdrop", 0) and needs_all_layers(pooling):
             raise UserError(f"--pooling {pooling}: --encoder-layerdrop may drop its layers; leave one of the two out")
+        if getattr(cfg.model, "encoder_layerdrop", 0):  # or pytorch_ddp waits for layers that another worker left out
+            cfg.distributed_training.find_unused_parameters = True
 
     def unused(self, needs: Needs) -> list[nn.Parameter]:
         """See TextModel."""

@@ -117,8 +117,11 @@ def load_checkpoint(
         raise UserError(f"--restore-file {named}: no such file; leave it out to start from scratch")
 
     def check(state: dict[str, Any]) -> None:
-        if self.cfg.ema.store_ema and "ema" not in (state.get("extra_state") or {}):  # fairseq ends in a KeyError
-            raise UserError(f"--store-ema: {filename} holds no moving average to continue; leave the flag out")
+        extra = state.setdefault("extra_state", None) or {}
+        if self.cfg.ema.store_ema and "ema" not in extra:  # fairseq ends in a KeyError
+            if not reset_optimizer:
+                raise UserError(f"--store-ema: {filename} holds no moving average to continue; leave the flag out")
+            state["extra_state"] = {**extra, "ema": {}}  # a new run's average begins with the weights that are loaded
         if is_ours:
             self.task.check_checkpoint(self, filename, state, resumes=not reset_optimizer)
 

@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 from fairseq import checkpoint_utils
+from fairseq.data.iterators import EpochBatchIterator
 from fairseq.logging import metrics
 
 from fairseq_clear.errors import UserError, exit_on_user_error
@@ -167,6 +168,18 @@ def continue_best(state: dict[str, Any], counted: dict[str, float], settings: An
         (state.get("extra_state") or {}).pop("best", None)
     elif not settings.reset_meters:
         early_stopping.update(counted)
+
+
+def epoch_state(self: EpochBatchIterator) -> dict[str, Any]:
+    """Replaces ``EpochBatchIterator.state_dict``: the position in the epoch is saved with the number of steps."""
+    return {**original("fairseq.data.iterators:EpochBatchIterator.state_dict")(self), "steps": len(self)}
+
+
+def load_epoch_state(self: EpochBatchIterator, state_dict: dict[str, Any]) -> None:
+    """Replaces ``EpochBatchIterator.load_state_dict``: the run goes on at the same share of the epoch."""
+    position = state_dict.get("iterations_in_epoch", 0) * len(self) // (state_dict.get("steps") or len(self) or 1)
+    stock = original("fairseq.data.iterators:EpochBatchIterator.load_state_dict")
+    stock(self, {**state_dict, "iterations_in_epoch": position})
 
 
 def start_flags(settings: Any) -> list[str]:

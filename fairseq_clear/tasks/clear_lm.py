@@ -36,7 +36,6 @@ from fairseq_clear.tasks.run_record import (
     check_same_architecture,
     check_same_run,
     check_same_vocabulary,
-    continue_epoch,
     run_record,
 )
 from fairseq_clear.tasks.setting_ranges import STOCK_CRITERIONS, check_metric, check_numbers
@@ -70,9 +69,9 @@ class ClearLMTask(MaskedLMTask):
     cfg: ClearLMConfig
 
     def __init__(self, cfg: ClearLMConfig, dictionary: Dictionary | None = None) -> None:
+        known = len(dictionary) if dictionary is not None else 0
         super().__init__(cfg, dictionary)
-        # Number of entries that occur in text: without <mask>, which is the last entry unless dict.txt has it.
-        self.text_entries = len(self.dictionary) - (self.mask_idx == len(self.dictionary) - 1)
+        self.text_entries = known or len(self.dictionary) - 1  # that occur in text: without <mask>, if fairseq added it
         self.del_idx = self.dictionary.add_symbol("<del>")
         self.needs = Needs()  # until build_criterion sets the criterion's
         self.model: Any = None
@@ -298,6 +297,11 @@ class ClearLMTask(MaskedLMTask):
             raise UserError(f"--criterion {criterion}: does not fit --task clear_lm; give masked_lm or a clear_*")
         if not issubclass(ARCH_MODEL_REGISTRY[model], FairseqEncoderModel):
             raise UserError(f"--arch {model}: is not an encoder; give --arch clear_roberta_base or another clear_*")
+        for name, flag in (("eval_sts", "--eval-sts"), ("eval_retrieval", "--eval-retrieval")):
+            if cfg.task[name] and not issubclass(ARCH_MODEL_REGISTRY[model], ContrastiveModel):
+                raise UserError(
+                    f"--arch {model}: does not embed texts, which {flag} needs; give a clear_*, or leave {flag} out"
+                )
         check_numbers(cfg)
         check_metric(cfg)
         check_allowed(cfg)
@@ -320,10 +324,8 @@ class ClearLMTask(MaskedLMTask):
         if resumes and "run" not in saved:
             logger.info("%s does not record its settings: they are not compared with this run's", path)
         elif resumes:
-            record = self._run_record(trainer)
-            for difference in check_same_run(saved["run"], record, path, self.cfg.allow_change):
+            for difference in check_same_run(saved["run"], self._run_record(trainer), path, self.cfg.allow_change):
                 logger.warning("resuming with a changed setting: %s", difference)
-            continue_epoch(state, saved["run"], record)
         if resumes:
             history = state.get("optimizer_history") or [{}]
             if state.get("last_optimizer_state") is None and history[-1].get("num_updates"):

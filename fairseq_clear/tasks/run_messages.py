@@ -128,8 +128,9 @@ class Watch:
             return
         # an empty queue needs no warning, because it fills in the first updates
         if not _total(logs, "queue_readings") and _total(logs, "without_negatives"):
+            trained = "only trained the masked language model" if _total(logs, "masked_tokens") else "trained nothing"
             self._warn_once(
-                "a batch held no negatives: it only trained the masked language model. To get negatives, use larger batches "
+                f"a batch held no negatives: it {trained}. To get negatives, use larger batches "
                 "(--batch-size, --max-tokens), --negatives global with several workers, or less repetitive text"
             )
         # --false-negatives masks the candidates that are closer than the positive, so a high accuracy is expected

@@ -111,17 +111,6 @@ def check_same_run(saved: Mapping[str, Any], current: Mapping[str, Any], path: s
     return described
 
 
-def continue_epoch(state: Mapping[str, Any], saved: Mapping[str, Any], current: Mapping[str, Any]) -> None:
-    """Change the position of a checkpoint in its epoch, counted in steps, if a step reads more or fewer texts than before."""
-    position = (state.get("extra_state") or {}).get("train_iterator") or {}
-    before, now = saved.get("workers") or current["workers"], current["workers"]
-    limit = next((name for name in ("batch_size", "max_tokens") if saved.get(name) and current[name]), None)
-    if limit:
-        before, now = before * saved[limit], now * current[limit]
-    if before != now and position.get("iterations_in_epoch"):
-        position["iterations_in_epoch"] = position["iterations_in_epoch"] * before // now
-
-
 def check_allowed(cfg: Any) -> None:
     """Check that ``--allow-change`` names settings; UserError if neither the configuration nor a record has one."""
     of_model = (action.dest for action in flags_of(ARCH_MODEL_REGISTRY[cfg.model._name]))  # hydra has those given alone

@@ -143,6 +143,11 @@ def _contradictions(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     measured = [name for name, _ in MEASURED.values() if task.get(name)]
     if dataset.get("disable_validation") and measured:
         yield f"--{measured[0].replace('_', '-')}: is measured in validation; leave --disable-validation out"
+    if dataset.get("disable_validation") and sections["checkpoint"].get("patience", -1) > 0:
+        yield f"--patience {sections['checkpoint']['patience']}: counts validations; leave --disable-validation out"
+    if model.get("encode_chunk_size") and criterion.get("_name") in STOCK_CRITERIONS:
+        ours = "--criterion clear_nt_xent --contrastive-weight 0"
+        yield f"--encode-chunk-size: has no effect with --criterion {criterion['_name']}; give {ours}"
     if model.get("encoder_layerdrop") and criterion.get("guide_dropout"):
         yield "--guide-dropout: --encoder-layerdrop would drop layers of the guide; leave one of the two out"
     positions, longest = model.get("max_positions"), task.get("tokens_per_sample")

@@ -227,6 +227,14 @@ def test_views_that_are_too_easy_are_reported_once(first, updates, changed, max_
     assert sum("too easy" in record.message for record in caplog.records) == int(warned)
 
 
+@pytest.mark.parametrize(("masked", "said"), [(5.0, "it only trained the masked"), (0.0, "it trained nothing")])
+def test_a_batch_without_negatives_says_what_it_trained(masked: float, said: str, caplog) -> None:
+    watch = Watch()
+    watch.update = 0
+    watch([{**EASY, "without_negatives": 1.0, "masked_tokens": masked}], 10)
+    assert [said in record.message for record in caplog.records] == [True]
+
+
 def test_one_hard_update_in_the_window_is_enough(caplog: pytest.LogCaptureFixture) -> None:
     watch = Watch()
     for update in range(25):

@@ -226,7 +226,9 @@ def test_embed_uses_the_flow(checkpoint, data_bin, tmp_path, capsys) -> None:
         loaded, other = load_flow(flow), tmp_path / f"{name}.npz"
         loaded.origin["encoder"][name] = "other"
         save_flow(other, loaded, loaded.origin)
-        rejected(capsys, [*embed, "--overwrite", "--flow", str(other)], f"fitted on vectors of {name} other, these have")
+        rejected(
+            capsys, [*embed, "--overwrite", "--flow", str(other)], f"fitted on vectors of {name} other, these have"
+        )
     assert Path(out).read_bytes() == before
 
 

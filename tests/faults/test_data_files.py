@@ -15,6 +15,7 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset, MMapIndexedDatasetB
 from fairseq_clear.errors import UserError
 from fairseq_clear.text import mapped_files as data_files
 from fairseq_clear.text.mapped_files import check_data_files
+from tests.conftest import binarize
 from tests.training import configuration
 
 pytestmark = pytest.mark.slow
@@ -172,3 +173,12 @@ def test_fairseq_would_have_begun(folder: Path) -> None:
     assert len(lines[0]) > 1
     with pytest.raises(ValueError, match="buffer"):
         lines[len(lines) - 1]
+
+
+@pytest.mark.parametrize("symbols", [("a", "<mask>"), ("<mask>", "a"), ("a",)])
+def test_a_vocabulary_may_hold_the_mask(symbols: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_text("".join(f"{symbol} 1\n" for symbol in symbols))
+    data = binarize(tmp_path / "data", tmp_path / "words.txt", train=["a a"], valid=[" ".join(symbols)])
+    task = tasks.setup_task(configuration(data).task)
+    task.load_dataset("valid")
+    assert task.text_entries == 4 + len(symbols)

@@ -149,7 +149,7 @@ def test_a_setting_that_a_recipe_leaves_open(setting: str, data_bin: Path, tmp_p
     check(setting, code, tmp_path, (f"{setting}: is required; give {setting}=VALUE",))
 
 
-# Task, architecture and criterion, of which one is stock fairseq's and fits no other -> what the error line must contain.
+# Task, architecture, criterion and settings, of which one does not fit the others -> what the error line must contain.
 ILL_FITTING = {
     "clear_lm roberta_base clear_nt_xent": ("--arch roberta_base", "give --arch clear_"),
     "clear_lm bart_base masked_lm": ("--arch bart_base", "give --arch clear_"),
@@ -159,13 +159,24 @@ ILL_FITTING = {
     "masked_lm clear_roberta_tiny clear_self_guided": ("--task masked_lm", "give --task clear_lm"),
     "language_modeling clear_roberta_tiny masked_lm": ("--task language_modeling", "give --task masked_lm"),
     "sentence_prediction clear_roberta_tiny clear_nt_xent": ("--criterion clear_nt_xent", "give another"),
+    "clear_lm roberta_base masked_lm task.eval_sts=sts": ("--arch roberta_base", "--eval-sts needs"),
+    "clear_lm roberta_base masked_lm task.eval_retrieval=pairs": ("--arch roberta_base", "--eval-retrieval needs"),
+    "clear_lm roberta_base clear_nt_xent criterion.contrastive_weight=0 criterion.frozen_layers=2": (
+        ("--frozen-layers 2: needs --task clear_lm and an --arch clear_*",)
+    ),
+    "masked_lm clear_roberta_tiny clear_nt_xent criterion.contrastive_weight=0 criterion.regularizer_weight=0.1": (
+        ("--regularizer-weight 0.1: needs --task clear_lm and an --arch clear_*",)
+    ),
 }
 
 
 @pytest.mark.parametrize("names", ILL_FITTING)
 def test_parts_that_do_not_fit(names: str, data_bin: Path, tmp_path: Path) -> None:
-    task, arch, criterion = names.split()
+    task, arch, criterion, *settings = names.split()
     words = ["--user-dir", ROOT / "fairseq_clear", "--task", task, "--arch", arch, "--criterion", criterion, "--cpu"]
+    for setting in settings:
+        name, value = setting.partition(".")[2].split("=")
+        words += [f"--{name.replace('_', '-')}", value]
     rest = [*"--optimizer adam --lr 0.1 --batch-size 8 --max-update 1 --save-dir".split(), tmp_path / "run"]
 
     def work() -> int:
@@ -183,7 +194,8 @@ def test_parts_that_do_not_fit(names: str, data_bin: Path, tmp_path: Path) -> No
         "dataset: {batch_size: 8}\noptimizer: {_name: adam}\nlr_scheduler: {_name: fixed}\n"
         f"optimization: {{lr: [0.1], max_update: 1}}\ncheckpoint: {{save_dir: {tmp_path / 'run'}}}\n"
     )
-    check(names, run(lambda: fairseq_hydra_train(config), tmp_path / "log"), tmp_path, ILL_FITTING[names])
+    code = run(lambda: fairseq_hydra_train(config, *(f"++{one}" for one in settings)), tmp_path / "log")
+    check(names, code, tmp_path, ILL_FITTING[names])
 
 
 def test_both_commands_train_the_same_without_a_mistake(data_bin: Path, tmp_path: Path) -> None:

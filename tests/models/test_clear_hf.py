@@ -483,6 +483,8 @@ def test_encoders_that_cannot_be_trained_are_rejected(bert, tmp_path, caplog, ca
     flags = ("--arch", "clear_hf", "--encoder-from", str(bert.source), "--ddp-backend", "fully_sharded")
     with pytest.raises(UserError, match="--ddp-backend fully_sharded: .* give pytorch_ddp"):
         ClearHfModel.check_run(configuration(bert.data, *flags))
+    with pytest.raises(UserError, match="--store-ema: cannot average"):
+        ClearHfModel.check_run(configuration(bert.data, *flags[:4], "--store-ema"))
 
 
 @pytest.mark.parametrize(("dropout", "is_warned"), [("0", True), ("0.1", False)])

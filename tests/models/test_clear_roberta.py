@@ -177,6 +177,13 @@ def test_heads(flags: tuple[str, ...], widths: list[tuple[int, int]], data_bin: 
         assert trainer.get_model().projection_head(torch.randn(2, 128)).abs().max() == 0 < plain
 
 
+def test_workers_that_drop_other_layers_do_not_wait_for_each_other(data_bin: Path) -> None:
+    for rate, searches in (("0", False), ("0.5", True)):
+        cfg = configuration(data_bin, "--encoder-layerdrop", rate)
+        ClearRobertaModel.check_run(cfg)
+        assert cfg.distributed_training.find_unused_parameters == searches
+
+
 @pytest.mark.parametrize(
     ("flags", "frozen"),
     [

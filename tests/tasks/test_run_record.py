@@ -9,6 +9,8 @@ from typing import Any, get_type_hints
 
 import pytest
 import torch
+from fairseq.data import ListDataset
+from fairseq.data.iterators import EpochBatchIterator
 from fairseq.dataclass.configs import FairseqConfig
 from omegaconf import OmegaConf
 
@@ -314,6 +316,19 @@ def test_no_moving_average_begins_in_a_resumed_run(data_bin: Path, copy: Path) -
     assert "Traceback" not in text
 
 
+def test_a_moving_average_begins_with_the_weights_that_a_run_starts_from(
+    data_bin: Path, copy: Path, tmp_path: Path
+) -> None:
+    started = torch.load(copy / "checkpoint_last.pt", weights_only=False)["model"]
+    average = ("--store-ema", "--ema-decay", "1", "--finetune-from-model", str(copy / "checkpoint_last.pt"))
+    code, text = train(data_bin, tmp_path / "new", *average)
+    assert code == 0, text[-3000:]
+    saved = torch.load(tmp_path / "new" / "checkpoint_last.pt", weights_only=False)
+    averaged = {name: value for name, value in saved["extra_state"]["ema"].items() if "version" not in name}
+    assert all(torch.equal(value, started[name]) for name, value in averaged.items())
+    assert not all(torch.equal(value, started[name]) for name, value in saved["model"].items())
+
+
 def test_no_run_resumes_without_the_optimizers_state(data_bin: Path, tmp_path: Path) -> None:
     assert train(data_bin, tmp_path / "run", "--no-save-optimizer-state")[0] == 0
     code, text = train(data_bin, tmp_path / "run", "--max-update", "30")
@@ -337,36 +352,49 @@ def test_a_checkpoint_whose_views_were_drawn_in_another_way_is_said_to_be() -> N
     )
 
 
-SIZED = {"workers": 2, "batch_size": 8, "max_tokens": None}
+@pytest.mark.parametrize(("steps", "position"), [(46, 40), (92, 80), (13, 11), (1, 0)])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_position_in_the_epoch_is_the_same_share_of_it(workers: int, steps: int, position: int) -> None:
+    def epoch(count: int) -> EpochBatchIterator:
+        return EpochBatchIterator(ListDataset(range(count)), list, [[n] for n in range(count)], num_shards=workers)
+
+    before, after = epoch(46 * workers), epoch(steps * workers - (workers - 1))  # the last worker has no last batch
+    batches = before.next_epoch_itr(shuffle=False)
+    for _ in range(40):
+        next(batches)
+    after.load_state_dict(before.state_dict())
+    assert (after.iterations_in_epoch, len(after)) == (position, steps)
+    old = {name: value for name, value in before.state_dict().items() if name != "steps"}  # of stock fairseq
+    again = epoch(46 * workers)
+    again.load_state_dict(old)
+    assert again.iterations_in_epoch == 40
 
 
 @pytest.mark.parametrize(
-    ("saved", "now", "position"),
-    [
-        (SIZED, SIZED, 7),
-        (SIZED, {**SIZED, "workers": 1, "batch_size": 16}, 7),
-        (SIZED, {**SIZED, "workers": 4}, 3),
-        (SIZED, {**SIZED, "workers": 1}, 14),
-        ({**SIZED, "max_tokens": 99}, {**SIZED, "workers": 1, "batch_size": None, "max_tokens": 198}, 7),
-        (SIZED, {"workers": 3, "batch_size": None, "max_tokens": 400}, 4),
-    ],
+    ("before", "after"),
+    [(("--batch-size", "8"), ("--batch-size", "24")), (("--max-tokens", "100"), ("--max-tokens", "800"))],
 )
-def test_the_position_in_the_epoch_follows_the_texts_of_a_step(saved: Any, now: Any, position: int) -> None:
-    state: dict[str, Any] = {"extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 7}}}
-    run_record.continue_epoch(state, saved, now)
-    assert state["extra_state"]["train_iterator"] == {"epoch": 1, "iterations_in_epoch": position}
-    run_record.continue_epoch({"extra_state": None}, saved, now)
+def test_a_run_resumes_near_the_end_of_an_epoch_with_larger_batches(
+    before, after, data_bin: Path, tmp_path: Path
+) -> None:
+    """fairseq alone would end with an error: the epoch has fewer steps then than the position."""
 
+    def position() -> dict[str, Any]:
+        state = torch.load(tmp_path / "checkpoint_last.pt", weights_only=False)
+        return dict(state["extra_state"]["train_iterator"])
 
-def test_a_run_resumes_near_the_end_of_an_epoch_with_larger_batches(data_bin: Path, tmp_path: Path) -> None:
-    """fairseq alone would end with an error: the epoch has 5 steps then, and the position is 12."""
-    code, text = train(data_bin, tmp_path, "--batch-size", "8", "--max-update", "12")
+    limit = ("--batch-size", "24")
+    code, text = train(data_bin, tmp_path, *limit, *before, "--max-update", "12")
     assert code == 0, text[-3000:]
-    flags = ("--batch-size", "24", "--max-update", "13", "--allow-change", "batch-size")
-    code, text = train(data_bin, tmp_path, *flags)
+    old = position()
+    code, text = train(
+        data_bin, tmp_path, *limit, *after, "--max-update", "13", "--allow-change", after[0].removeprefix("--")
+    )
     assert code == 0 and updates(tmp_path) == 13, text[-3000:]
-    state = torch.load(tmp_path / "checkpoint_last.pt", weights_only=False)
-    assert state["extra_state"]["train_iterator"]["epoch"] == 2
+    new = position()
+    assert new["steps"] < 12
+    step = 12 * new["steps"] // old["steps"] + 1
+    assert (new["epoch"], new["iterations_in_epoch"]) == ((1, step) if step < new["steps"] else (2, 0))
 
 
 def test_only_runs_with_views_record_how_they_are_drawn(first: Path, data_bin: Path, tmp_path: Path) -> None:

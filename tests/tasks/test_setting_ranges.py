@@ -86,6 +86,7 @@ WITHOUT_EFFECT = [
     *("--combine-valid-subsets --views paraphrase:de", GUIDED + "--encoder-layerdrop 0.5 --guide-dropout"),
     *("--hard-negatives de --contrastive-weight 0", "--hard-negatives de --criterion cross_entropy"),
     *("--augment-texts positives --augment none", "--mlm-copies 2 --anchor-mlm joint --views span"),
+    *("--disable-validation --patience 1", "--encode-chunk-size 64 --criterion masked_lm"),
     *("--num-shards 2", "--shard-id 1", "--valid-subset valid,train", "--hard-negatives de,fr,de"),
     *("--optimizer clear_adamw --memory-efficient-bf16", "--optimizer clear_adamw --memory-efficient-fp16"),
 ]  # fmt: skip
