@@ -144,3 +144,12 @@ def test_choosing_is_of_the_row_also_where_rows_and_slots_are_many(monkeypatch):
     for narrow in (4, 64):  # fewer than rows, than slots
         monkeypatch.setattr(seeding, "_NARROW", narrow)
         assert [part.tolist() for part in draws.choose(2, counts, sizes)] == found
+
+
+def test_choosing_is_of_the_row_also_in_a_batch_of_many_rows() -> None:
+    size = (1 << 16) + 50
+    draws = Draws.of(1, 1, np.arange(size), 1)
+    rows, slots, _ = draws.choose(0, np.ones(size, int), np.full(size, 3))
+    assert rows.tolist() == list(range(size))
+    last = np.array([size - 1])
+    assert slots[-1:].tolist() == draws.select(last).choose(0, np.ones(1, int), np.full(1, 3))[1].tolist()

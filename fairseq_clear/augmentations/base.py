@@ -45,7 +45,7 @@ class Symbols:
         """(vocabulary of the table + 1,) whether an id is a word of its own; the last entry is for ids beyond."""
         size = len(self.table.is_word_start)
         special = np.zeros(size + 1, np.bool_)
-        special[np.minimum([self.bos, self.eos, self.pad, self.delete, size], size)] = True
+        special[np.minimum([self.bos, self.eos, self.pad, self.delete, self.mask, size], size)] = True
         return special
 
     @functools.cached_property

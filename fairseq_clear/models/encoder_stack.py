@@ -125,9 +125,7 @@ class WindowSelfAttention(nn.Module):
             project(states).unflatten(-1, (self.num_heads, self.head_dim))
             for project in (self.q_proj, self.k_proj, self.v_proj)
         )  # each (B, T, H, d)
-        # fairseq's dropout module can also be active in evaluation
-        drops = self.training or self.dropout_module.apply_during_inference
-        dropout = self.dropout_module.p if drops else 0.0
+        dropout = self.dropout_module.p if self.training else 0.0
         attended = window_attention(q, k, v, self.window, key_padding_mask, dropout=dropout, masks=self.masks)
         return self.out_proj(attended.flatten(2)).transpose(0, 1), None
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fairseq_clear.augmentations import AUGMENTATIONS
 from fairseq_clear.augmentations.chain import build_augmentation
+from fairseq_clear.seeding import Draws
 from fairseq_clear.tokens import Ragged
 from tests.augmentations import cases
 
@@ -155,3 +156,16 @@ def test_a_chain_can_be_built_before_its_table_is_loaded():
     chain = build_augmentation("del-word/subs", bare)
     assert chain.needs_synonyms and chain.bound(10) == 13
     assert not build_augmentation("del-word+reorder", bare).needs_synonyms
+
+
+def test_a_text_without_tokens_may_be_last() -> None:
+    chain = build_augmentation("del-word:ratio=1.0", cases.SYMBOLS)
+    texts = Ragged.of([cases.array([0, 4, 5, 2]), cases.array([0, 2])])
+    made = chain(texts, Draws.of(1, 1, np.arange(2), 1))
+    assert [made.views[row].tolist() for row in range(2)] == [[0, cases.DELETE, 2], [0, 2]]
+
+
+def test_a_mask_of_the_vocabulary_is_a_word_of_its_own() -> None:
+    piece = cases.INNER[0]
+    assert not cases.SYMBOLS.begin_words[piece]
+    assert replace(cases.SYMBOLS, mask=piece).begin_words[piece]

@@ -221,3 +221,23 @@ def test_the_spec_says_which_operations():
     assert bound(100, {"alpha": 0.1, "ops": "rs-rd", "draw": "all"}) == 100
     assert bound(100, {"alpha": 0.1, "ops": "sr-ri", "draw": "one"}) == 110
     assert bound(100, {"alpha": 0.1, "ops": "sr-ri", "draw": "all"}) == 121
+
+
+def test_the_operation_does_not_depend_on_the_rounding() -> None:
+    """1.5 words are replaced, or 1.5 inserted: 1 or 2 by each operation, alike."""
+    found = Counter()
+    for seed in range(2000):
+        result, source = eda([4] * 15, seed, alpha=0.1, ops="sr-ri")
+        inserted = int((source < 0).sum())
+        found["ri" if inserted else "sr", inserted or int((result == 5).sum())] += 1
+    assert cases.are_alike(found, [(name, count) for name in ("sr", "ri") for count in (1, 2)])
+
+
+def test_the_place_does_not_depend_on_the_word() -> None:
+    """One synonym of 4 or of 10, before, between or after them."""
+    found = Counter()
+    for seed in range(3000):
+        result, source = eda([4, 10], seed, ops="ri")
+        new = source < 0
+        found[int(np.flatnonzero(new)[0]), int(new.sum())] += 1
+    assert cases.are_alike(found, [(place, pieces) for place in range(3) for pieces in (1, 2)])

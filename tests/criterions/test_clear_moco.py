@@ -11,6 +11,7 @@ import pytest
 import torch
 from fairseq import tasks
 
+from fairseq_clear.data.batch import Batch
 from tests.criterions.test_clear_nt_xent import backward, parts
 from tests.objectives.oracles import cosine
 from tests.training import build, configuration, refuses
@@ -179,3 +180,13 @@ def test_without_the_contrastive_term_there_is_no_second_encoder(data_bin: Path)
     model = trainer.get_model()
     assert model.key_encoder is None and model.key_queue is None
     model.after_update()
+
+
+def test_lengths_are_those_of_the_rows(data_bin: Path) -> None:
+    flags = ("--symmetric", "--augment", "slice:ratio=0.3", "--augment-texts", "positives")
+    _, criterion, dataset, _ = parts(data_bin, *MOCO, *flags)
+    views = Batch.of(batch(dataset, 0, 1, 2, 3)).views
+    inputs = criterion.view_inputs(views)
+    for tokens, lengths in (("views", "view_lengths"), ("key_texts", "key_lengths")):
+        assert inputs[lengths] == inputs[tokens].ne(1).sum(dim=1).tolist()
+    assert inputs["view_lengths"] != inputs["key_lengths"]

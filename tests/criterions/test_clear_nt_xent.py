@@ -370,3 +370,10 @@ MISTAKES = {
 @pytest.mark.parametrize("flags", MISTAKES)
 def test_mistakes_are_one_line(flags: str, data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
     refuses(caplog, MISTAKES[flags], data_bin, *flags.split())
+
+
+def test_the_positive_is_no_candidate_with_duplicates_kept(paired_bin: Path) -> None:
+    flags = ("--augment", "none", "--views", "paraphrase:original,bt", "--mlm-weight", "0", "--keep-duplicates")
+    model, criterion, dataset, _ = parts(paired_bin, *flags, "--false-negatives", "guide:margin=-2")
+    log = criterion(model, dataset.collater([dataset[i] for i in range(4)]))[2]
+    assert log["candidates"] == log["negatives"] == 8 * 6

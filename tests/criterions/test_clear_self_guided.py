@@ -8,7 +8,9 @@ import pytest
 import torch
 from fairseq import checkpoint_utils
 
+from fairseq_clear.criterions.clear_self_guided import parse_layers
 from fairseq_clear.data.batch import Batch
+from tests.criterions.test_clear_moco import batch
 from tests.criterions.test_clear_nt_xent import backward, parts
 from tests.objectives import oracles
 from tests.training import build, distance, instances, weights
@@ -191,3 +193,15 @@ def test_some_layers_only(data_bin: Path) -> None:
     texts = items(dataset)["views"]["tokens"][:5]
     everything = layers_by_hand(model, texts, "max")
     assert torch.allclose(model.frozen_encoder(texts, 1), everything[:, [0, 2]], atol=1e-5)
+
+
+def test_ranges_of_layers() -> None:
+    assert parse_layers("0, 3-5", 6) == [0, 3, 4, 5] and parse_layers("4 - 6,5,1", 6) == [1, 4, 5, 6]
+    assert parse_layers("all", 2) == [0, 1, 2] == parse_layers("0-2", 2)
+
+
+def test_all_positives_of_an_anchor_have_the_layer_of_its_draw(paired_bin: Path) -> None:
+    flags = ("--objective", "sg", "--views", "paraphrase:original,bt,other")
+    _, criterion, dataset, _ = parts(paired_bin, *GUIDED, *flags)
+    views = Batch.of(batch(dataset, 0, 1, 2)).views
+    assert criterion.view_inputs(views)["layer_draw"].tolist() == [d for d in views.draw.tolist() for _ in range(2)]

@@ -11,6 +11,7 @@ from fairseq.data import Dictionary, ListDataset, MaskTokensDataset
 from scipy.stats import chi2_contingency
 
 from fairseq_clear.data.masking import Masks
+from fairseq_clear.seeding import Draws
 from fairseq_clear.tokens import Ragged
 from tests.training import build
 
@@ -194,3 +195,41 @@ def test_joint_batches(data_bin: Path) -> None:
     assert (whole["tokens"][rows, lengths - 1] == known.eos()).all() and (whole["tokens"][:, 0] == known.bos()).all()
     stand_in = dataset.collater([])
     assert stand_in["views"].keys() == batch["views"].keys() and (stand_in["views"]["target"] == known.pad()).all()
+
+
+@pytest.mark.parametrize("joint", ["joint", "separate"])
+def test_masks_of_items_in_different_epochs_are_their_own(joint, data_bin: Path) -> None:
+    spans = ("--views", "span:anchors=2,positives=1,min=6,max=6", "--augment", "none", "--anchor-mlm", joint)
+    _, dataset = build(data_bin, *spans, "--tokens-per-sample", "32", "--mask-prob", "0.5")
+    both = dataset.examples(np.array([0, 3]), np.array([1, 2]))
+    alone = [dataset.examples(np.array([item]), epoch) for item, epoch in ((0, 1), (3, 2))]
+    for number, one in enumerate(alone):
+        if joint == "joint":
+            found = [both.anchor_target[2 * number + n].tolist() for n in range(2)]
+            assert found == [one.anchor_target[n].tolist() for n in range(2)]
+        else:
+            assert [part[number].tolist() for part in both.targets] == [part[0].tolist() for part in one.targets]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--views span:min=3,max=9 --augment del-word",
+        "--augment del-span+slice/reorder --mlm-copies 2 --criterion clear_self_guided --objective sg --mlm-weight 1",
+    ],
+)
+def test_no_random_number_is_used_for_two_things(flags, data_bin: Path, monkeypatch) -> None:
+    drawn = []
+    for name in ("bits", "per_row"):
+        stock = getattr(Draws, name)
+
+        def watched(self, *args, stock=stock):
+            found = stock(self, *args)
+            drawn.append(found >> np.uint64(11) if found.dtype == np.uint64 else (found * 2.0**53).astype(np.uint64))
+            return found
+
+        monkeypatch.setattr(Draws, name, watched)
+    _, dataset = build(data_bin, *flags.split(), "--tokens-per-sample", "32")
+    dataset.__getitems__(range(12))
+    every = np.concatenate(drawn)
+    assert len(every) > 500 and len(np.unique(every)) == len(every)

@@ -250,3 +250,13 @@ def test_paraphrases_and_hard_negatives_are_those_of_each_corpus(paired_bin, oth
     with pytest.raises(SystemExit) as stop:
         build(paired_bin, "--mix", f"{paired_bin}:3,{other_bin}:1", *flags)
     assert stop.value.code == 2 and f"{other_bin}/paraphrase/bt/train does not exist" in caplog.text
+
+
+def test_corpora_of_one_size_are_read_in_different_orders() -> None:
+    found = read(mixed([40, 40, 40], [2, 1, 1]), 1)
+    one, other = ([item for corpus, item, _ in found if corpus == number] for number in (1, 2))
+    assert len(one) == len(other) == 20 and one != other
+
+
+def test_ties_are_ordered_by_the_seed() -> None:
+    assert mixed([40, 40], [1, 1], seed=1).order.tolist() != mixed([40, 40], [1, 1], seed=2).order.tolist()

@@ -13,6 +13,7 @@ from fairseq_clear.models.clear_hf import ClearHfModel
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.models.state_dicts import EMBEDDING, VOCABULARY_ROWS
 from fairseq_clear.modules import chunking
+from fairseq_clear.modules.projection import ProjectionHead
 from tests.training import build, configuration
 
 
@@ -268,3 +269,12 @@ def test_another_architecture_is_rejected(data_bin: Path) -> None:
         weights[name] = weights[name][:-5]
     with pytest.raises(UserError, match=r"dict\.txt"):
         model.load_state_dict(weights)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_the_last_layer_is_activated_only_if_asked_for(last) -> None:
+    torch.manual_seed(1)
+    head, x = ProjectionHead(4, 8, 4, 2, "relu", last), torch.randn(64, 4)
+    first, second = head.layers
+    expected = second(first(x).relu())
+    assert torch.equal(head(x), expected.relu() if last else expected) and expected.min() < 0

@@ -193,3 +193,9 @@ def test_bad_input_is_one_line(model, dictionary, options, message):
     texts = options.pop("sentences", TEXTS)
     with pytest.raises(UserError, match=message):
         encode_texts(model, dictionary, TOKENIZER, texts, **options)
+
+
+def test_a_prompt_must_leave_room_for_a_token(model, dictionary) -> None:
+    with pytest.raises(UserError, match="has 18 tokens, and texts are cut to 20"):
+        encode_texts(model, dictionary, TOKENIZER, TEXTS, prompt=18 * "a ")
+    encode_texts(model, dictionary, TOKENIZER, TEXTS, prompt=17 * "a ")

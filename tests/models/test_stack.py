@@ -6,8 +6,10 @@ from unittest import mock
 import pytest
 import torch
 from fairseq.models.transformer import TransformerEncoder
+from fairseq.modules.learned_positional_embedding import LearnedPositionalEmbedding
+from torch import nn
 
-from fairseq_clear.models.encoder_stack import EncoderStack
+from fairseq_clear.models.encoder_stack import EncoderStack, SegmentedPositions
 from tests.training import build
 
 FLAGS = (
@@ -38,3 +40,12 @@ def test_equals_the_hosts(flags: tuple[str, ...], padding: int, is_told: bool, e
         gradients = [None if p.grad is None else p.grad.clone() for p in stack.parameters()]
         found.append((out["encoder_out"][0], out["encoder_states"], out["encoder_padding_mask"], gradients))
     torch.testing.assert_close(found[1], found[0], rtol=0, atol=0)
+
+
+def test_later_sentences_have_the_last_segment() -> None:
+    positions = LearnedPositionalEmbedding(20, 4, 1)
+    both = SegmentedPositions(positions, 2, 2)
+    nn.init.normal_(both.segments.weight)
+    tokens = torch.tensor([[0, 5, 2, 6, 2, 7, 2]])
+    expected = positions(tokens) + both.segments.weight[torch.tensor([[0, 0, 0, 1, 1, 1, 1]])]
+    assert torch.equal(both(tokens), expected)

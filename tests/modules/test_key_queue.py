@@ -72,3 +72,11 @@ def test_undo_restores_what_was_confirmed(guide_width: int, size: int, kept: lis
         getattr(queue, name).add_(1)
         assert not torch.equal(queue.checksum(), checksum), name
         getattr(queue, name).sub_(1)
+
+
+def test_the_checksum_tells_the_order_of_the_keys() -> None:
+    keys = torch.randn(4, 3, generator=torch.Generator().manual_seed(1))
+    one, other = KeyQueue(4, 3), KeyQueue(4, 3)
+    one.enqueue(keys, torch.arange(4))
+    other.enqueue(keys.flip(0), torch.arange(4).flip(0))
+    assert not torch.allclose(one.checksum(), other.checksum())

@@ -106,3 +106,29 @@ def test_distance_leaves_frozen_weights_out_and_works_in_half_precision() -> Non
     distance.backward()
     assert half.grad.dtype == torch.float16
     assert half.grad.tolist() == [600.0, 600.0]
+
+
+def test_the_rounded_copy_has_the_mode_of_the_module() -> None:
+    keys = make()[2]
+    for training in (True, False, True):
+        keys.train(training)
+        assert torch.equal(keys(TOKENS, 1, torch.bfloat16), keys(TOKENS, 1, torch.bfloat16)) is not training
+
+
+def test_the_rounded_copy_follows_a_start() -> None:
+    encoder, head, keys = make()
+    keys.eval()
+    before = keys(TOKENS, 1, torch.bfloat16)
+    with torch.no_grad():
+        encoder.block.weight.add_(5.0)
+    keys.start_from(encoder, head)
+    after = keys(TOKENS, 1, torch.bfloat16)
+    assert not torch.allclose(after, before, atol=0.1)
+    assert torch.allclose(after.float(), keys(TOKENS, 1, torch.float32), atol=0.2)
+
+
+def test_the_rounded_copy_moves_with_the_module() -> None:
+    keys = make()[2]
+    keys(TOKENS, 1, torch.bfloat16)
+    keys.to("meta")
+    assert keys(TOKENS.to("meta"), 1, torch.bfloat16).device.type == "meta"

@@ -1,4 +1,4 @@
-"""Poolings against loops over the tokens of each text, SBERT-WK against a reading of its equations."""
+"""Poolings against results by hand, SBERT-WK against a reading of its equations."""
 
 import numpy as np
 import pytest
