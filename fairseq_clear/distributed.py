@@ -23,9 +23,11 @@ def choose_device(name: str | torch.device | None) -> torch.device:
     if name is None or (name == "cuda" and count):
         return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)) % count)
     try:
-        device = torch.device(name)
+        device: torch.device | None = torch.device(name)
     except RuntimeError:
-        raise UserError(f"device {name}: no such device; give cpu, cuda or cuda:N") from None
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise UserError(f"device {name}: no such device; give cpu, cuda or cuda:N")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UserError(f"device {name}: there are {torch.cuda.device_count()} CUDA devices here; give cpu or another")
     return device

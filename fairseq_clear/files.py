@@ -9,7 +9,7 @@ import platform
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -252,14 +252,25 @@ def _decode_line(line: bytes, path: Path, number: int, encoding: str, errors: st
         ) from None
 
 
+def check_fields(files: Iterable[CorpusFile], given: Mapping[str, str | None]) -> None:
+    """Raise UserError if a flag names a field of records, other than the default ``text``, and no file has records."""
+    if not any(file.is_jsonl for file in files):
+        for flag, name in given.items():
+            if name not in (None, "text"):
+                raise UserError(f"{flag} {name}: has no effect, as no input is .jsonl; leave it out")
+
+
 def check_output_file(path: Path, overwrite: bool, *, flag: str = "--output") -> None:
     """Check that a file can be written, before the work starts.
 
     Raises:
-        UserError: the folder is missing, the path is a folder, or the file exists and ``overwrite`` is False.
+        UserError: the folder is missing or may not be written to, the path is a folder, or the file exists and ``overwrite``
+            is False.
     """
     if not path.parent.is_dir():
         raise UserError(f"{flag} {path}: there is no folder {path.parent}; make it first")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise UserError(f"{flag} {path}: {path.parent} may not be written to; give another folder")
     if path.is_dir():
         raise UserError(f"{flag} {path}: is a folder; give the name of a file")
     if path.exists() and not path.is_file():

@@ -152,7 +152,8 @@ def open_work(
             yield Work(folder, blocks, unfinished[workers.rank :: workers.size], workers)
     except OSError as error:
         what = f"{error.filename or folder}: {error.strerror or error}"
-        raise UserError(f"{what}; finished blocks are kept in {folder}: fix this and rerun") from error
+        kept = f"finished blocks are kept in {folder}: " if any(folder.glob(FINISHED)) else ""
+        raise UserError(f"{what}; {kept}fix this and rerun") from error
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,16 @@ from fairseq_clear.cli.flags import (
     read_text_sentences,
 )
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import INPUT, check_output_file, hash_file, versions, write_errors, write_whole
+from fairseq_clear.files import (
+    INPUT,
+    CorpusFile,
+    check_fields,
+    check_output_file,
+    hash_file,
+    versions,
+    write_errors,
+    write_whole,
+)
 from fairseq_clear.output_folder import scratch_folder
 from fairseq_clear.settings import setting
 from fairseq_clear.shared_work import Workers, join_workers
@@ -104,6 +113,7 @@ torchrun --nproc-per-node 8 -m fairseq_clear.cli embed big.txt --checkpoint ck.p
         from fairseq_clear.evaluation.embedding_files import scan_sentences, write_array, write_jsonl
         from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 
+        check_fields([CorpusFile(path)], {"--text-field": self.text_field})
         sentences = scan_sentences(path, self.text_field)
         encoder = SentenceEncoder.from_pretrained(
             self.checkpoint, self.data_bin, tokenizer=choose_tokenizer(self.tokenizer, data_folders(self.data_bin)[0]),
@@ -201,7 +211,7 @@ fairseq-clear embed new.txt --checkpoint checkpoint_best.pt --data-bin data-bin 
         if self.output.suffix != ".npz":
             raise UserError(f"--output {self.output}: unknown suffix; give a name that ends in .npz")
         check_output_file(self.output, self.overwrite)
-        sentences = read_text_sentences(self.text)
+        text_hash, sentences = hash_file(self.text), read_text_sentences(self.text)
         cached = self.load()
         vectors = cached.encode(sentences)
         with tqdm(total=self.epochs * len(sentences), desc="flow", file=sys.stderr, disable=None, leave=False) as bar:
@@ -209,7 +219,7 @@ fairseq-clear embed new.txt --checkpoint checkpoint_best.pt --data-bin data-bin 
                 vectors, steps=self.steps, width=self.width, epochs=self.epochs, learning_rate=self.learning_rate,
                 seed=self.seed, on_batch=bar.update,
             )  # fmt: skip
-        text = {"file": str(self.text), "sha256": hash_file(self.text), "sentences": len(sentences)}
+        text = {"file": str(self.text), "sha256": text_hash, "sentences": len(sentences)}
         settings = {"epochs": self.epochs, "lr": self.learning_rate, "seed": self.seed}
         origin = {"encoder": cached.describe(), "text": text, "settings": settings, "versions": versions()}
         save_flow(self.output, flow, origin)

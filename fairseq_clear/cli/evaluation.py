@@ -44,11 +44,13 @@ class Evaluation(Command, EncoderFlags, ABC):
         report = self.report(data, rows)
         if join_workers().rank:  # the workers of a job have the same rows; the first one reports them
             return 0
-        print(report.table())
-        print(report.caption())
-        if self.output is not None:
-            report.write(self.output)
-            lines.append(f"wrote {self.output}")
+        try:
+            print(report.table())
+            print(report.caption())
+        finally:  # also if the reader of the table has left
+            if self.output is not None:
+                report.write(self.output)
+                lines.append(f"wrote {self.output}")
         if (output := self.resumed_output()) is not None:
             remove_vectors(output)
         print("\n".join(lines), file=sys.stderr)

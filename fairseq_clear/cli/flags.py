@@ -235,6 +235,7 @@ class EncoderFlags(VectorFlags):
 
         if self.whitening_dimensions is not None and self.whitening is None:
             raise UserError(f"--whitening-dimensions {self.whitening_dimensions}: has an effect only with --whitening")
+        text_hash = "" if self.whitening is None else hash_file(self.whitening)
         sentences = [] if self.whitening is None else read_text_sentences(self.whitening, flag="--whitening ")
         flow, flow_hash = (load_flow(self.flow), hash_file(self.flow)) if self.flow is not None else (None, "")
         for name in self.encoder:
@@ -245,13 +246,15 @@ class EncoderFlags(VectorFlags):
                     cached.name = f"{label} whitened"
                     cached.notes["whitening"] = {
                         "file": str(self.whitening),
-                        "sha256": hash_file(self.whitening),
+                        "sha256": text_hash,
                         "sentences": len(sentences),
                         "dimensions": int(cached.transform.kernel.shape[1]),
                     }
                 if flow is not None:
                     flow.check_encoder(cached.describe())
                     cached.transform, cached.name = flow.transform, f"{label} flow"
+                    if cached.describe().get("normalized"):
+                        cached.transform = partial(flow.normalized, name=label)
                     cached.notes["flow"] = {"file": str(self.flow), "sha256": flow_hash, "fitted on": flow.origin}
                 if self.dimension is not None:
                     cached.transform = partial(first_dimensions, dimension=self.dimension, name=label)

@@ -131,9 +131,11 @@ class Run(Command):
             score = f"{metric} {result['metrics']['valid'].get(metric, 0.0):.1f}, epoch {result['epoch']}"
             print(f"{run.task.name} seed {run.seed}: {score}", file=sys.stderr)
         report = build_report(runs, results, self.recipe, self.label or self.checkpoint.stem)
-        print(report.table())
-        print(report.caption())
-        report.write(self.output / "report.json")
+        try:
+            print(report.table())
+            print(report.caption())
+        finally:  # also if the reader of the table has left
+            report.write(self.output / "report.json")
         print(f"wrote {self.output / 'report.json'}", file=sys.stderr)
         return 0
 

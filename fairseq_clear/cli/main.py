@@ -64,6 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     command = next((argument for argument in arguments if not argument.startswith("-")), None)
     parser = build_parser(command)
+    for argument in arguments:
+        if any("\ud800" <= letter <= "\udfff" for letter in argument) and not os.path.exists(argument):
+            parser.error(f"{argument!r}: is not UTF-8")
     rest: list[str] = []
     if command == "refine" and "--" in arguments:  # which forwards the arguments after it
         place = arguments.index("--")
@@ -93,6 +96,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # a reader such as `head` has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:  # such as a folder that may not be entered, or a name that is too long
+        where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
+        print(f"fairseq-clear {args.command}: error: {where}{error.strerror or error}", file=sys.stderr)
+        return USER_ERROR_STATUS
     except KeyboardInterrupt:
         print(f"fairseq-clear {args.command}: interrupted", file=sys.stderr)
         return 130

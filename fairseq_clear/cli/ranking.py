@@ -19,7 +19,7 @@ from fairseq_clear.evaluation.retrieval_data import (
     read_pairs,
     read_pairs_file,
 )
-from fairseq_clear.files import corpus_files, hash_files, versions, write_json
+from fairseq_clear.files import check_fields, corpus_files, hash_files, versions, write_json
 from fairseq_clear.output_folder import check_destination, output_folder, scratch_folder
 from fairseq_clear.preparation.corpus_reading import TextSource
 from fairseq_clear.preparation.prepare_settings import DocumentSettings
@@ -167,6 +167,7 @@ fairseq-clear mine --pairs pairs.tsv --candidates corpus.txt --encoder bert/mode
         if self.pairs is None:
             raise UserError("no pairs: give --pairs")
         pairs, files = read_pairs(self.pairs), corpus_files(self.candidates)
+        check_fields(files, {"--text-field": self.text_field})
         hashes = hash_files([self.pairs, *(file.path for file in files)])
         further = [text for file in files for text in read_sentences(file.path, self.text_field)]
         encoder = self.load()

@@ -1,6 +1,7 @@
 """Pictures: training curves, scores as bars, scores by layer, and a map of sentence pairs."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import cycle, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,17 +102,21 @@ def score_layers(encoder: "SentenceEncoder", pairs: Pairs, batch_size: int = 32)
     """Return Spearman's correlation x100 of every block (blocks,) for each of LAYER_POOLINGS (Self-Guided, figure 1)."""
     import torch  # torch and fairseq take seconds to import
 
-    from fairseq_clear.models.encoding import evaluating, read_tokens
-    from fairseq_clear.modules.pooling import POOLINGS
+    from fairseq_clear.models.encoding import evaluating, read_tokens, sentence_settings
 
     texts, pad, found = pairs.first + pairs.second, encoder.dictionary.pad(), []
-    rows = [np.array(read_tokens(encoder.dictionary, encoder.tokenizer, text), np.int64) for text in texts]
+    read, prompt = partial(read_tokens, encoder.dictionary, encoder.tokenizer), encoder.find_prompt()
+    rows = [np.array(read(prompt + text), np.int64) for text in texts]
+    is_pooled = not prompt or sentence_settings(encoder.model).get("include_prompt", True)
+    skipped = 0 if is_pooled else len(read(prompt)) - 1
     with evaluating(encoder.model):
         for begin in range(0, len(rows), batch_size):
             batch = torch.from_numpy(Ragged.of(rows[begin : begin + batch_size]).cut(encoder.max_length).padded(pad))
             tokens = batch.to(next(encoder.model.parameters()).device)
             states = encoder.model.hidden_states(tokens)[1:]
-            pooled = [POOLINGS[name]([state], tokens.ne(pad)) for name in LAYER_POOLINGS for state in states]
+            pooled = [
+                encoder.model.pooled([state], tokens, name, skipped) for name in LAYER_POOLINGS for state in states
+            ]
             found.append(torch.nn.functional.normalize(torch.stack(pooled).float(), dim=-1).cpu())
     first, second = torch.cat(found, dim=1).chunk(2, dim=1)  # (poolings x blocks, N, D)
     scores = [100 * spearman(cosines, pairs.scores) for cosines in (first * second).sum(-1).numpy()]

@@ -216,6 +216,10 @@ class Flow(nn.Module):
         self.check_encoder({"dimension": vectors.shape[1]})
         return self(torch.from_numpy(np.ascontiguousarray(vectors, np.float32)))[0].numpy()
 
+    def normalized(self, vectors: Floats, name: str) -> Floats:
+        """As ``transform``, scaled to length 1; ``name`` is the encoder's."""
+        return first_dimensions(self.transform(vectors), self.dimension, name)
+
 
 def fit_flow(
     vectors: npt.ArrayLike,
@@ -239,17 +243,25 @@ def fit_flow(
     generator = torch.Generator().manual_seed(seed)
     flow.initialise(rows[torch.randperm(len(rows), generator=generator)[:FIRST_ROWS]], seed)
     optimizer = torch.optim.Adam(flow.parameters(), lr=learning_rate)
+
+    def likelihood(some: Tensor) -> Tensor:
+        mean = flow.log_likelihood(some).mean()
+        if not math.isfinite(mean.item()):
+            raise UserError(f"flow: the likelihood became {mean.item()}; give a smaller --lr")
+        return mean
+
     for _ in range(epochs):
         for chosen in torch.randperm(len(rows), generator=generator).split(BATCH):
-            loss = -flow.log_likelihood(rows[chosen]).mean()
-            if not math.isfinite(loss.item()):
-                raise UserError(f"flow: the likelihood became {-loss.item()}; give a smaller --lr")
+            loss = -likelihood(rows[chosen])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             if on_batch is not None:
                 on_batch(len(chosen))
-    return flow.requires_grad_(False)
+    flow.requires_grad_(False)
+    for some in rows.split(FIRST_ROWS):
+        likelihood(some)
+    return flow
 
 
 def save_flow(path: str | Path, flow: Flow, origin: Mapping[str, Any]) -> None:

@@ -120,7 +120,7 @@ def cosine(first: npt.ArrayLike, second: npt.ArrayLike) -> Doubles:
     left, right = np.asarray(first, np.float64), np.asarray(second, np.float64)
     norms = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)  # (N,)
     products = np.einsum("nd,nd->n", left, right)
-    return np.divide(products, norms, out=np.zeros_like(products), where=norms > 0).round(9)
+    return np.divide(products, norms, out=np.zeros_like(products), where=norms != 0).round(9)
 
 
 def _score_task(encoder: CachedEncoder, task: StsData, aggregation: str) -> StsScore:

@@ -150,6 +150,8 @@ def window_of(model: Any) -> int:
 
 def check_folder(folder: Path) -> None:
     """Raise UserError if there is no folder with a config.json; for the name of a model on the hub, say how to get it."""
+    if folder.is_file():
+        raise UserError(f"{folder}: is a file; give the folder that it is in")
     if not folder.is_dir():
         repository = str(folder) if re.fullmatch(r"[\w.-]+/[\w.-]+", str(folder)) else f"OWNER/{folder.name}"
         raise UserError(

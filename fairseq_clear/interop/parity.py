@@ -103,6 +103,10 @@ def compare_hf(
 
 def compare_states(own: Sequence[Tensor], other: Sequence[Tensor], is_token: Tensor) -> float:
     """Return the largest difference of hidden states, (B, T, D) for each layer, ignoring padding."""
+    if any(one.shape != two.shape for one, two in zip(own, other, strict=True)):
+        raise UserError(
+            "transformers pads the text by itself, so its hidden states cannot be compared; choose another encoder"
+        )
     differences = [(one - two)[is_token].abs().max() for one, two in zip(own, other, strict=True)]
     return torch.stack(differences).max().item()  # NaN if one is
 

@@ -15,7 +15,7 @@ from fairseq_clear.files import read_json
 from fairseq_clear.lifecycle import Needs
 from fairseq_clear.models.architectures import DEFAULTS, add_contrastive_flags
 from fairseq_clear.models.hf_encoder import HfEncoder
-from fairseq_clear.models.hf_source import CONFIG, build_source, read_source
+from fairseq_clear.models.hf_source import CONFIG, build_source, read_source, transformers_for
 from fairseq_clear.models.pretrained_encoder import STOCK_POOLING, assign, start_from_encoder
 from fairseq_clear.models.state_dicts import HF_PARTS
 from fairseq_clear.models.text_model import STOCK_TASKS, TextModel
@@ -123,7 +123,8 @@ class ClearHfModel(TextModel, FairseqEncoderModel):
         if deleted is None:
             chain = getattr(task, "chain", None)
             deleted = chain is not None and chain.writes_deleted
-        encoder = HfEncoder(dictionary, source, None if folder is None else ids, bool(deleted))
+        with transformers_for(config.model_type):
+            encoder = HfEncoder(dictionary, source, None if folder is None else ids, bool(deleted))
         names = ("num_hidden_layers", "hidden_size", "num_attention_heads")
         sizes = {ours: int(getattr(config, name)) for ours, name in zip(SIZES, names, strict=True)}
         assign(args, {**sizes, "hf_deleted": bool(deleted), "max_positions": encoder.max_positions()})

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.models.encoding import evaluating
-from fairseq_clear.models.hf_source import HfSource, name_of
+from fairseq_clear.models.hf_source import HfSource, name_of, transformers_for
 
 SAME = 1e-4  # states that differ by less are the same up to rounding
 
@@ -205,9 +205,11 @@ class HfEncoder(FairseqEncoder):
         other = row.clone()
         other[0, 2] = self.dictionary.nspecial + 2
         padded = nn.functional.pad(row, (0, 3), value=self.dictionary.pad())
-        with evaluating(self):
-            one, changed, long = (self.backbone(tokens)["encoder_out"][0][:4, 0] for tokens in (row, other, padded))
         kind = self.backbone.model.config.model_type
+        with transformers_for(kind), evaluating(self):
+            one, changed, long = (self.backbone(tokens)["encoder_out"][0][:4, 0] for tokens in (row, other, padded))
+        if not one.isfinite().all():
+            raise UserError(f"--arch clear_hf: the {kind} computes NaN or infinity; its weights are damaged")
         if not (one - long).abs().max() <= SAME * max(1.0, float(one.abs().max())):
             raise UserError(f"--arch clear_hf: the vectors of a {kind} change with the padding; choose another encoder")
         if torch.equal(one[0], changed[0]):

@@ -14,7 +14,15 @@ from itertools import chain, groupby, islice, zip_longest
 from pathlib import Path
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import CorpusFile, corpus_file, corpus_files, read_lines, read_whole_lines, record_texts
+from fairseq_clear.files import (
+    CorpusFile,
+    check_fields,
+    corpus_file,
+    corpus_files,
+    read_lines,
+    read_whole_lines,
+    record_texts,
+)
 from fairseq_clear.libraries import import_library
 from fairseq_clear.preparation.prepare_settings import DocumentSettings, PrepareSettings
 
@@ -91,6 +99,7 @@ def find_sources(settings: PrepareSettings) -> tuple[TextSource, TextSource | No
     for file in valid_files:
         if any(os.path.samefile(file.path, other.path) for other in files):
             raise UserError(f"{file.path}: is both input and --valid; validation text must not be trained on")
+    check_fields([*files, *valid_files], {"--text-field": settings.text_field, "--title-field": settings.title_field})
     document_pattern(settings.document_start)
     if settings.split_sentences is not None:
         import_library("sentencex", "split")

@@ -176,6 +176,8 @@ class PrepareSettings(TokenizerSettings, DocumentSettings):
         if not 0 < self.valid_share < 1:
             raise UserError(f"--valid-share {self.valid_share}: must be a share of the documents, above 0 and below 1")
         super().check()
+        if self.split_sentences is None and self.language != DocumentSettings.language:
+            raise UserError(f"--language {self.language}: has no effect without --split-sentences; add it")
         for name, _ in self.paraphrase:
             if not NAME.fullmatch(name) or name == ORIGINAL:
                 raise UserError(

@@ -1,10 +1,9 @@
 """The tokenizer of a new data folder: trained on its text, or copied from the files that the user names."""
 
 import io
+import re
 import shutil
-import textwrap
 from pathlib import Path
-from typing import Any
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.preparation.prepare_settings import TokenizerSettings
@@ -23,6 +22,8 @@ from fairseq_clear.text.vocabulary import (
 # A constant, because the last digits of unigram models depend on the number of threads.
 TRAINER_THREADS = 8
 TRAINER_LINE_CHARACTERS = 1000  # of at most 4 bytes: sentencepiece silently skips lines above 4,192 bytes
+# ends at a space or at the end of the line, if one is near enough
+PORTION = re.compile(rf"(?s).{{1,{TRAINER_LINE_CHARACTERS}}}(?!\S)|.{{1,{TRAINER_LINE_CHARACTERS}}}")
 
 
 def train_sentencepiece(staged: Staged, settings: TokenizerSettings) -> bytes:
@@ -60,8 +61,7 @@ def cut_line(line: str) -> list[str]:
     """Cut a line into portions of at most 1,000 characters, at a space where there is one."""
     if 0 < len(line) <= TRAINER_LINE_CHARACTERS:
         return [line]
-    kept: dict[str, Any] = {"expand_tabs": False, "replace_whitespace": False, "break_on_hyphens": False}
-    return textwrap.wrap(line, TRAINER_LINE_CHARACTERS, **kept)
+    return list(filter(None, map(str.strip, PORTION.findall(line))))
 
 
 def install_tokenizer(settings: TokenizerSettings, folder: Path, staged: Staged) -> tuple[str, list[str]]:
