@@ -93,6 +93,12 @@ def test_a_pipe_is_not_replaced(tmp_path):
             check_output_file(tmp_path / "pipe", overwrite)
 
 
+def test_a_folder_that_may_not_be_written_to_is_said_to_be_one_at_the_start(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)  # root may write everywhere
+    with pytest.raises(UserError, match="--output .*a.json: .* may not be written to"):
+        check_output_file(tmp_path / "a.json", overwrite=False)
+
+
 def test_a_pipe_keeps_its_kind(tmp_path):
     os.mkfifo(tmp_path / "pipe.jsonl")
     writer = threading.Thread(target=(tmp_path / "pipe.jsonl").write_text, args=('{"text": "a"}\n',))

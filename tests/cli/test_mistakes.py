@@ -45,6 +45,8 @@ MISTAKES = {
     "prepare alone.txt --dest new": {
         "--shards x": "argument --shards: invalid int value: 'x'",
         "--paraphrase de=": "'de=' is not NAME=FILE",
+        "--language de": "--language de: has no effect without --split-sentences; add it",
+        "--title-field name": "--title-field name: has no effect, as no input is .jsonl; leave it out",
         "--dest exported --overwrite": "exported: has no train.idx or shard0/train.idx, so this command did not make it",
     },
     "synonyms --data-bin DATA": {"--source film.json": "clear.json is missing"},
@@ -77,6 +79,10 @@ MISTAKES = {
         "--output out.csv": "unknown suffix",
         "--batch-size 0": "--batch-size 0: must be 1 or more",
         "--dimension 0": "--dimension 0: must be 1 or more",
+        "--device mps": "device mps: no such device; give cpu, cuda or cuda:N",
+        "--text-field body": "--text-field body: has no effect, as no input is .jsonl; leave it out",
+        f"--output {300 * 'x'}.npy": "File name too long",
+        "--prompt caf\udce9": "'caf\\udce9': is not UTF-8",
         "--dimension 33": "--dimension 33: the vectors have 32 dimensions; give 1 to 32",
     },
     f"embed bad.txt --checkpoint {ENCODER}": {"": "bad.txt:2: byte 0xff"},
@@ -98,6 +104,7 @@ MISTAKES = {
         "--format fairseq --scores nowhere.json": "nowhere.json: cannot read it",
         "--format fairseq --dest data --overwrite": "data: has no fairseq_clear.json",
     },
+    "import w.vec --dest new": {"": "w.vec: is a file; give the folder that it is in"},
     "import roberta-base --dest new": {"": "roberta-base: no such folder; give a local Hugging Face folder"},
     f"sts --sts-file pairs.tsv {LETTERS}": {
         "--output taken.json": "--output taken.json: ",

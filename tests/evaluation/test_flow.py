@@ -5,12 +5,14 @@ import math
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from scipy.stats import spearmanr
 
+from fairseq_clear.cli.flags import EncoderFlags
 from fairseq_clear.cli.main import main
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.postprocessing import Flow, Whitening, fit_flow, load_flow, save_flow
@@ -104,6 +106,7 @@ def test_the_seed_determines_the_flow() -> None:
         (ROWS[:1], 1e-3, "two or more sentences"),
         (ROWS[:, :1], 1e-3, "two or more dimensions"),
         (ROWS, 1e4, "smaller --lr"),  # the likelihood becomes NaN
+        (ROWS[:30], 1e4, "smaller --lr"),  # after the only update
     ],
 )
 def test_what_cannot_be_fitted(rows: np.ndarray, rate: float, said: str) -> None:
@@ -194,6 +197,23 @@ def test_sts_uses_the_flow_and_whitens(words: Path, tmp_path: Path, capsys: pyte
         assert [name for name in ("flow", "whitening") if name in row["encoder"]] == [kind] * bool(kind)
         stated = {"": {}, **row["encoder"]}[kind]
         assert not stated or len(stated["sha256"]) == 64
+
+
+class Scaled:
+    """An encoder that scales its vectors, as that of a sentence-transformers folder with Normalize."""
+
+    def encode(self, sentences: list[str], batch_size: int = 32) -> np.ndarray:
+        return ROWS[: len(sentences)] / np.linalg.norm(ROWS[: len(sentences)], axis=1, keepdims=True)
+
+    def describe(self) -> dict[str, Any]:
+        return {"normalized": True}
+
+
+def test_the_flow_of_an_encoder_that_scales_its_vectors_is_scaled(tmp_path: Path) -> None:
+    save_flow(tmp_path / "flow.npz", fit_flow(ROWS[:200]), {})
+    flags = EncoderFlags(encoder=("tests.evaluation.test_flow:Scaled",), flow=tmp_path / "flow.npz")
+    (encoder,) = flags.encoders()
+    np.testing.assert_allclose(np.linalg.norm(encoder.encode(["a", "b", "c"]), axis=1), 1, atol=1e-6)
 
 
 def test_embed_uses_the_flow(checkpoint, data_bin, tmp_path, capsys) -> None:

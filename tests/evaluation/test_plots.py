@@ -15,7 +15,7 @@ from fairseq_clear.evaluation.sts import cosine, spearman
 from fairseq_clear.evaluation.sts_data import Pairs
 from fairseq_clear.evaluation.training_log import read_log
 from fairseq_clear.text.tokenizers import WhitespaceTokenizer
-from tests.conftest import sentences
+from tests.conftest import WORDS, sentences
 from tests.evaluation.test_training_log import LINES, record, write
 from tests.evaluation.toys import Words
 
@@ -73,7 +73,12 @@ def encoder(checkpoint, data_bin):
     return SentenceEncoder.from_pretrained(checkpoint, data_bin, tokenizer=WhitespaceTokenizer(), device="cpu")
 
 
-def test_each_point_is_what_that_pooling_scores(encoder):
+@pytest.mark.parametrize("prompt", [None, {"include_prompt": True}, {"include_prompt": False}])
+def test_each_point_is_what_that_pooling_scores(prompt, encoder, monkeypatch):
+    if prompt is not None:
+        monkeypatch.setattr(encoder, "prompts", {"any": f"{WORDS[0]} {WORDS[1]} "})
+        monkeypatch.setattr(encoder, "default_prompt_name", "any")
+        monkeypatch.setattr(encoder.model.args, "sentence_settings", prompt, raising=False)
     result = score_layers(encoder, DATA, batch_size=7)
     assert list(result) == ["cls", "mean"] and [len(scores) for scores in result.values()] == [2, 2]
 

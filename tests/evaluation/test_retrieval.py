@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -367,6 +369,16 @@ def test_every_kind_of_data(tmp_path: Path, asked: Asked) -> None:
     data = read_beir(beir, "dev")
     found = asked("--data", beir, "--split", "dev", "--passage-prefix", "p: ")
     assert found == {*data.queries, *(f"p: {text}" for text in data.passages)}
+
+
+def test_a_report_is_written_though_the_reader_of_the_table_has_left(pairs: Path, tmp_path: Path, monkeypatch) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    flags = ["--pairs", str(pairs), "--encoder", f"{TOYS}:Letters", "--output", str(tmp_path / "r.json")]
+    with os.fdopen(writer, "w", buffering=1) as gone:
+        monkeypatch.setattr(sys, "stdout", gone)
+        assert main(["retrieval", *flags]) == 0
+    assert json.loads((tmp_path / "r.json").read_text())["rows"]
 
 
 def test_scores_are_printed_though_the_report_cannot_be_written(pairs: Path, capsys: pytest.CaptureFixture) -> None:

@@ -88,6 +88,10 @@ def test_tasks_files_and_json(folder):
     assert list(evaluate_sts(Letters(), read_sts_tasks(folder))) == ["STS13"]  # of the default tasks, what is there
 
 
+def test_cosine_of_nan_is_nan():
+    assert np.isnan(cosine([[np.nan, 1], [1, 0]], [[1, 1], [1, 0]])).tolist() == [True, False]
+
+
 def test_cosine_of_a_zero_vector_is_zero():
     assert cosine([[3, 4], [0, 0]], [[4, 3], [1, 1]]).tolist() == [pytest.approx(0.96), 0.0]
 

@@ -1,6 +1,7 @@
 """``clear_hf``: families of transformers through training, checkpoint and export; the traps of each."""
 
 import json
+import math
 import shutil
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from fairseq_clear import SentenceEncoder
 from fairseq_clear.cli.main import main
 from fairseq_clear.errors import UserError
 from fairseq_clear.interop.exporting import export
+from fairseq_clear.interop.parity import compare_states
 from fairseq_clear.models.clear_hf import ClearHfModel
 from fairseq_clear.models.hf_encoder import HfBackbone
 from fairseq_clear.modules import chunking
@@ -485,6 +487,24 @@ def test_encoders_that_cannot_be_trained_are_rejected(bert, tmp_path, caplog, ca
         ClearHfModel.check_run(configuration(bert.data, *flags))
     with pytest.raises(UserError, match="--store-ema: cannot average"):
         ClearHfModel.check_run(configuration(bert.data, *flags[:4], "--store-ema"))
+
+
+def test_an_encoder_that_fails_is_one_line(bert: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = start(bert)[0].get_model().encoder
+    encoder.check()
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            type(encoder.backbone), "forward", lambda *_: torch.zeros(1) + torch.zeros(2, 3, 4) @ torch.zeros(5)
+        )
+        with pytest.raises(UserError, match=r"^bert: transformers cannot load it \(.*size"):
+            encoder.check()
+    with torch.no_grad():
+        next(encoder.backbone.parameters()).fill_(math.nan)
+    with pytest.raises(UserError, match="the bert computes NaN or infinity"):
+        encoder.check()
+    states = [torch.zeros(1, 4, 2)], [torch.zeros(1, 5, 2)]
+    with pytest.raises(UserError, match="pads the text by itself"):
+        compare_states(*states, torch.ones(1, 4, dtype=torch.bool))
 
 
 @pytest.mark.parametrize(("dropout", "is_warned"), [("0", True), ("0.1", False)])
