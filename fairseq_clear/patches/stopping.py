@@ -177,6 +177,7 @@ def epoch_state(self: EpochBatchIterator) -> dict[str, Any]:
 
 def load_epoch_state(self: EpochBatchIterator, state_dict: dict[str, Any]) -> None:
     """Replaces ``EpochBatchIterator.load_state_dict``: the run goes on at the same share of the epoch."""
+    self.epoch = state_dict["epoch"]  # of which ``len`` makes the batches
     position = state_dict.get("iterations_in_epoch", 0) * len(self) // (state_dict.get("steps") or len(self) or 1)
     stock = original("fairseq.data.iterators:EpochBatchIterator.load_state_dict")
     stock(self, {**state_dict, "iterations_in_epoch": position})
