@@ -238,7 +238,7 @@ def score_baseline(baseline: str, data: RetrievalData, *, seed: int = 0) -> Row:
 def _score(ranked: Numbers, data: RetrievalData, seed: int, label: str, encoder: Mapping[str, Any]) -> Row:
     """Score the 101 nearest passages (Q, 101), without the one that has the query's id."""
     own = np.array(data.identical if len(data.identical) else [-1] * len(ranked), np.int64)[:, None]
-    last = np.argsort((ranked == own) & (own >= 0), axis=1, kind="stable")
+    last = np.argsort(ranked == own, axis=1, kind="stable")
     ranked = np.take_along_axis(ranked, last, axis=1)[:, :DEPTH]  # (Q, 100)
     values = 100 * score_rankings(ranked, data.relevant)  # (Q, 7)
     low, high = bootstrap(values, seed)

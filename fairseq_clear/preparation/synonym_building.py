@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -92,24 +92,23 @@ def build_table(synonyms: Mapping[str, list[str]], tokenizer: Tokenizer, symbols
         ids = tuple(index.get(piece, UNKNOWN) for piece in tokenizer.encode(text))
         return ids if ids and min(ids) > UNKNOWN else None
 
-    for word, alternatives in synonyms.items():
-        others = [alternative for alternative in alternatives if alternative.strip() and alternative != word]
-        ids = encode(word)
-        if ids is None or is_word_start[list(ids[1:])].any():
+    def is_one_word(ids: Word | None) -> bool:
+        return ids is not None and not is_word_start[list(ids[1:])].any()
+
+    words = {word: others for word, others in synonyms.items() if is_one_word(encode(word))}
+    # The listed words come before the other forms, whose rows they may be. Byte-level tokenizers encode a word after a space
+    # and at the start of a text differently, so a word has two rows.
+    forms: tuple[Callable[[str], str], ...] = (str, _capitalised, str.upper)
+    for change, (word, alternatives), space in product(forms, words.items(), ("", " ")):
+        key = encode(space + change(word))
+        if key is None or key in rows or not is_one_word(key) or (change is not str and word != word.lower()):
             continue
-        # Byte-level tokenizers encode a word after a space and at the start of a text differently, so a word has two rows.
-        for (form, form_others), space in product(_forms(word, others), ("", " ")):
-            key = encode(space + form)
-            if key is None or key in rows or is_word_start[list(key[1:])].any():
-                continue
-            known = dict.fromkeys(encode(space + other) for other in form_others)
-            if kept := [pieces for pieces in known if pieces not in (None, key)]:
-                rows[key] = kept
+        others = (change(other) for other in alternatives if other.strip() and other != word)
+        known = dict.fromkeys(encode(space + other) for other in others)
+        if kept := [pieces for pieces in known if pieces not in (None, key)]:
+            rows[key] = kept
     return SynonymTable.build(rows, is_word_start)
 
 
-def _forms(word: str, alternatives: list[str]) -> Iterator[tuple[str, list[str]]]:
-    yield word, alternatives
-    if word == word.lower():
-        for change in (lambda text: text[:1].upper() + text[1:], str.upper):
-            yield change(word), [change(alternative) for alternative in alternatives]
+def _capitalised(word: str) -> str:
+    return word[:1].upper() + word[1:]

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from fairseq_clear.cli.main import main
+from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.embedding_files import BLOCK
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
+from fairseq_clear.shared_work import BlockFiles, Workers, open_work
 from tests.conftest import WORDS, rejected, run, run_workers
 
 pytestmark = pytest.mark.slow
@@ -197,3 +199,21 @@ def test_a_killed_search_resumes(
         for top in (dest, tmp_path / "again")
     )
     assert [*first.values()] == [*second.values()]
+
+
+def test_vectors_of_another_encoder_are_not_taken_over(tmp_path: Path) -> None:
+    output = tmp_path / "report.json"
+
+    def get(origin: str, value: float) -> list[float]:
+        return BlockFiles(output, lambda: [origin]).get(["a text"], lambda: np.full(2, value)).tolist()
+
+    assert get("one", 1) == [1, 1] and get("other", 2) == [2, 2] and get("one", 3) == [1, 1]
+
+
+def test_only_the_settings_that_differ_are_named(tmp_path: Path) -> None:
+    output = tmp_path / "out.npy"
+    with pytest.raises(KeyboardInterrupt), open_work(output, {"seed": 1, "pooling": "mean"}, 2, Workers()) as work:
+        work.finish(0, "done")
+        raise KeyboardInterrupt
+    with pytest.raises(UserError, match="was started with another seed; give"):
+        open_work(output, {"seed": 2, "pooling": "mean"}, 2, Workers()).__enter__()

@@ -12,6 +12,7 @@ from fairseq.criterions.masked_lm import MaskedLmLoss
 from fairseq.logging import metrics
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 
+from fairseq_clear.criterions.figures import log_numbers
 from fairseq_clear.modules import chunking
 from fairseq_clear.tasks.run_messages import Watch
 from tests.objectives import oracles
@@ -377,3 +378,10 @@ def test_the_positive_is_no_candidate_with_duplicates_kept(paired_bin: Path) -> 
     model, criterion, dataset, _ = parts(paired_bin, *flags, "--false-negatives", "guide:margin=-2")
     log = criterion(model, dataset.collater([dataset[i] for i in range(4)]))[2]
     assert log["candidates"] == log["negatives"] == 8 * 6
+
+
+def test_averages_over_updates_are_weighted_by_their_counts() -> None:
+    with metrics.aggregate(new_root=True) as aggregator:
+        for queries, correct in ((8.0, 8.0), (2.0, 0.0)):
+            log_numbers([{"sample_size": 1, "loss": 1.0, "queries": queries, "correct": correct}])
+    assert aggregator.get_smoothed_values()["contrastive_accuracy"] == 0.8

@@ -230,3 +230,16 @@ def test_equal_vectors_are_an_error():
     constant = np.ones((10, 3), np.float32), np.arange(10.0) / 2
     with pytest.raises(UserError, match="enc, STS-B: the regressor learned nothing"):
         fit_relatedness(constant, constant, constant, seed=1, where="enc, STS-B", settings=ONE_ROUND)
+
+
+def test_the_last_round_begins_at_the_greatest_number_of_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in SentEval, whose loop runs while ``nepoch <= max_epoch``."""
+    updates: list[int] = []
+    step = torch.optim.Adam.step
+    monkeypatch.setattr(torch.optim.Adam, "step", lambda self: updates.append(1) or step(self))
+    rng = np.random.default_rng(1)
+    part = rng.normal(size=(10, 4)).astype(np.float32), np.arange(10.0) / 2
+    fit_relatedness(
+        part, part, part, seed=1, settings=Classifiers(epoch_size=1, max_epoch=2, tenacity=9, batch_size=10)
+    )
+    assert len(updates) == 3

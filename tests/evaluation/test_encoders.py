@@ -9,6 +9,7 @@ import torch
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.encoders import BATCHES_PER_BLOCK, CachedEncoder, WordVectors, load_encoders, to_vectors
+from fairseq_clear.evaluation.postprocessing import first_dimensions
 from fairseq_clear.text.tokenizers import WhitespaceTokenizer
 from tests.conftest import sentences
 from tests.evaluation.toys import INSTANCE, Letters, Words
@@ -139,3 +140,8 @@ def test_malformed_files_are_named_with_line(text: str, message: str, tmp_path: 
         WordVectors(tmp_path / "bad.vec")
     with pytest.raises(UserError, match="cannot read it"):
         WordVectors(tmp_path / "none.vec")
+
+
+def test_a_vector_shorter_than_in_training_becomes_zero() -> None:
+    vectors = np.array([[1e-9, 0, 1], [1e-7, 0, 1]], np.float32)
+    assert first_dimensions(vectors, 2, "encoder").tolist() == [[0, 0], [1, 0]]

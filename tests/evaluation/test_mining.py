@@ -246,3 +246,10 @@ def test_from_pairs_to_training(pairs: Path, tmp_path: Path, checkpoint: Path, d
     # 12 queries: each sees 10 views and 12 hard negatives, less those that are texts of the batch
     counts = [float(n) for n in re.findall(r'"negatives_per_query": "?([\d.]+)', log)]
     assert len(counts) >= 3 and all(14 < count <= 22 for count in counts[:3])
+
+
+def test_a_query_with_many_positives_gets_its_nearest_other_text() -> None:
+    pairs = [*(("aab", f"aab{n}") for n in range(5)), ("ccd", "ccd1")]
+    mined = mine_negatives(Letters(), pairs, ["aabb"], MiningSettings(last_rank=1))
+    assert mined.kept.tolist() == [0, 1, 2, 3, 4, 5]
+    assert [mined.texts[n] for n in mined.negatives[:5, 0]] == ["aabb"] * 5

@@ -387,3 +387,27 @@ def test_scores_are_printed_though_the_report_cannot_be_written(pairs: Path, cap
     out, err = capsys.readouterr()
     assert "MRR@10" in out and "queries 23; passages 23" in out
     assert "--output /proc/r.json: " in err and err.count("\n") == 1
+
+
+def test_the_seed_chooses_the_examples() -> None:
+    data = data_of_pairs("pairs", [(f"query {n}", f"passage {n}") for n in range(40)], {})
+    shown = [
+        {example["query"] for example in evaluate_retrieval(Letters(), data, seed=seed).details["examples"]}
+        for seed in (1, 2)
+    ]
+    assert shown[0] != shown[1]
+
+
+@pytest.mark.parametrize("columns", [1, 7, 64])
+def test_cosines_that_float32_does_not_tell_apart_are_ranked(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retrieval, "PASSAGES_PER_BLOCK", columns)
+    rng = np.random.default_rng(1)
+    base = rng.normal(size=24)
+    queries = (base + 0.3 * rng.normal(size=(20, 24))).astype(np.float32)
+    passages = (base + 1e-6 * rng.normal(size=(64, 24))).astype(np.float32)
+    exact = [
+        (side / np.linalg.norm(side.astype(np.float64), axis=1, keepdims=True)).astype(np.float32).astype(np.float64)
+        for side in (queries, passages)
+    ]
+    expected = sort_everything(np.round(exact[0] @ exact[1].T, 12), 5)
+    assert retrieval.search(queries, [passages], 5).passages.tolist() == expected

@@ -2,6 +2,8 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -233,3 +235,18 @@ def test_many_tasks_are_rows(folder, capsys):
     assert main(["senteval", "--data", str(folder), *OF_WORDS, *flags]) == 0
     columns = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:-1]]
     assert columns == ["TREC", *PROBING_TASKS, "Downstream", "Probing", "Avg."]
+
+
+def test_snli_has_the_features_of_senteval(tmp_path: Path) -> None:
+    write_senteval(tmp_path)
+    settings, splits = Classifiers(kind="logistic", folds=2), read_task(tmp_path, "SNLI").splits
+
+    def rows(name: str) -> tuple[Any, Any]:
+        first, second = (Words(64).encode(side) for side in (splits[name].first, splits[name].second))
+        return pair_features(first, second, both=True), splits[name].labels
+
+    fit = split_validate(*map(rows, ("train", "dev", "test")), 3, settings, 3, regularize=False)
+    (found,) = evaluate_senteval(Words(64), read_tasks(tmp_path, ["SNLI"]), classifiers=settings, seeds=[3]).scores[
+        "SNLI"
+    ]
+    assert (found.test, found.dev) == (fit.test, fit.dev)

@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from fairseq_clear.cli.main import main
-from fairseq_clear.interop.merging import merge_checkpoints
+from fairseq_clear.interop.merging import merge_checkpoints, merge_folders, merge_weights
+from fairseq_clear.models.hf_source import read_source
 from fairseq_clear.models.state_dicts import VOCABULARY_ROWS
 from fairseq_clear.text.sentence_folders import SentenceSettings, write_modules
 from tests.conftest import rejected
@@ -192,3 +193,20 @@ def test_a_checkpoint_of_another_run_keeps_its_own_parts(checkpoint: Path, tmp_p
             wanted[rows].add_(0.75)
         if wanted.dim() and wanted.is_floating_point():
             torch.testing.assert_close(merged["model"][name], wanted, atol=1e-6, rtol=1e-6)
+
+
+def test_integers_are_those_of_the_start() -> None:
+    merged = merge_weights({"count": torch.tensor([3])}, {"count": torch.tensor([6])}, 0.5)
+    assert merged["count"].dtype == torch.int64 and merged["count"].tolist() == [3]
+
+
+def test_poolers_are_merged(tmp_path: Path) -> None:
+    start_folder = make_folder(tmp_path / "start", "bert", head=False)
+    refined = shutil.copytree(start_folder, tmp_path / "refined")
+    source = read_source(refined, {})
+    with torch.no_grad():
+        source.pooler.dense.weight.add_(1.0)  # type: ignore[union-attr, operator]
+    source.save(refined)
+    merge_folders(start_folder, refined, tmp_path / "merged", 0.5)
+    before, merged = (read_source(folder, {}).pooler.dense.weight for folder in (start_folder, tmp_path / "merged"))
+    torch.testing.assert_close(merged, before + 0.5)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fairseq.data import Dictionary
 from torch._dynamo.utils import counters
 
 from fairseq_clear import SentenceEncoder
@@ -19,7 +20,8 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.interop.exporting import export
 from fairseq_clear.interop.parity import compare_states
 from fairseq_clear.models.clear_hf import ClearHfModel
-from fairseq_clear.models.hf_encoder import HfBackbone
+from fairseq_clear.models.hf_encoder import HfBackbone, HfEncoder
+from fairseq_clear.models.hf_source import read_source
 from fairseq_clear.modules import chunking
 from fairseq_clear.modules.pooling import POOLINGS
 from fairseq_clear.text.data_folders import load_tokenizer
@@ -537,3 +539,25 @@ def test_the_export_keeps_the_configuration(tmp_path: Path) -> None:
     assert {name: after[name] for name in ("bos_token_id", "type_vocab_size", "vocab_size")} == {
         "bos_token_id": None, "type_vocab_size": 3, "vocab_size": before["vocab_size"]
     }  # fmt: skip
+
+
+def test_texts_as_long_as_the_positions_are_read(tmp_path: Path) -> None:
+    model = start(one(tmp_path, "bert"), "--tokens-per-sample", "40")[0].get_model()
+    assert model.max_positions() == 40
+
+
+def test_a_word_that_the_tokenizer_lacks_is_rejected(tmp_path: Path) -> None:
+    source = read_source(make(tmp_path / "source", "bert"), {})
+    dictionary = Dictionary()
+    ids = torch.tensor([5, 0, 6, 7])  # of <s>, <pad>, </s> and <unk>
+    assert len(HfEncoder(dictionary, source, ids, deleted=False).columns) == source.base.config.vocab_size
+    ids[2] = -1
+    with pytest.raises(UserError, match="belong to different models"):
+        HfEncoder(dictionary, source, ids, deleted=False)
+
+
+@pytest.mark.parametrize("layers", ["1", "2"])
+def test_a_last_norm_is_above_the_frozen_layers(layers: str, tmp_path: Path) -> None:
+    encoder = start(one(tmp_path, "modernbert"), "--frozen-layers", layers)[0].get_model().backbone.model
+    assert all(parameter.requires_grad for parameter in encoder.final_norm.parameters())
+    assert [next(block.parameters()).requires_grad for block in encoder.layers][:2] == [layers == "1", True]

@@ -11,7 +11,7 @@ from fairseq import tasks
 from fairseq_clear.errors import UserError
 from fairseq_clear.models.clear_hf import ClearHfModel
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
-from fairseq_clear.models.state_dicts import EMBEDDING, VOCABULARY_ROWS
+from fairseq_clear.models.state_dicts import EMBEDDING, VOCABULARY_ROWS, complete_copies, fit_state_dict
 from fairseq_clear.modules import chunking
 from fairseq_clear.modules.projection import ProjectionHead
 from tests.training import build, configuration
@@ -278,3 +278,16 @@ def test_the_last_layer_is_activated_only_if_asked_for(last) -> None:
     first, second = head.layers
     expected = second(first(x).relu())
     assert torch.equal(head(x), expected.relu() if last else expected) and expected.min() < 0
+
+
+@pytest.mark.parametrize("found", [4, 8])
+def test_two_rows_more_or_fewer_are_another_vocabulary(found: int) -> None:
+    with pytest.raises(UserError, match=rf"vocabulary has {found} entries and the data's 6"):
+        fit_state_dict({EMBEDDING: torch.zeros(found, 2)}, {EMBEDDING: torch.zeros(6, 2)})
+
+
+def test_copies_of_a_checkpoint_before_fairseq_0_10_are_its_encoder() -> None:
+    """It calls the encoder a decoder."""
+    weights = {"decoder.sentence_encoder.layers.0.weight": torch.ones(2)}
+    complete_copies(weights, {"frozen_encoder.encoder.layers.0.weight": torch.zeros(2)})
+    assert weights["frozen_encoder.encoder.layers.0.weight"].tolist() == [1, 1]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fairseq.data import Dictionary
 
 from fairseq_clear import SentenceEncoder
 from fairseq_clear.cli.main import main
@@ -230,3 +231,21 @@ def test_validation_uses_them(tmp_path, monkeypatch, caplog) -> None:
         "--eval-retrieval: prompts {'query': 'bada kefe: ', 'passage': 'linu:'}", "--eval-sts: prompts {'passage': 'linu:'}"
     ]  # fmt: skip
     assert used == [("bada kefe", "bada kefe: "), ("linu moba pada", "linu:"), ("bada kefe", "linu:")]
+
+
+def test_a_prompt_whose_tokens_follow_from_the_text_is_rejected() -> None:
+    """The text keeps its own tokens, but those of the prompt are others before a digit."""
+
+    class Marking:
+        def encode(self, text: str) -> list[str]:
+            _, marked, rest = text.rpartition("q:")
+            return [*(["q1" if rest[:1].isdigit() else "q2"] if marked else []), *rest.split()]
+
+        def decode(self, symbols: list[str]) -> str:
+            return " ".join(symbols)
+
+    dictionary = Dictionary()
+    for symbol in ("q1", "q2", "A", "film.", "1", "of", "2"):
+        dictionary.add_symbol(symbol)
+    with pytest.raises(UserError, match="--prompts: the tokenizer joins the prompt 'q:'"):
+        prompt_ids(dictionary, Marking(), "q:")  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_clear.modules import window_attention as module
+from fairseq_clear.modules import window_attention as window_attention_module
 from fairseq_clear.modules.window_attention import (
     MaskCache,
     is_covered,
@@ -231,3 +232,18 @@ def test_masks_of_inference_are_not_those_of_training() -> None:
             window_attention(*parts, 8, padding, masks=masks)
         window_attention(*parts, 8, padding, masks=masks).sum().backward()
         assert parts[0].grad is not None
+
+
+def test_a_batch_in_another_precision_gets_its_own_mask() -> None:
+    """On a GPU, attention rejects a mask of another precision than the query's."""
+    masks, (query, _, _) = MaskCache(), draw(2, 100)
+    for dtype in (torch.float32, torch.bfloat16):
+        mask = masks.get(window_attention_module._block_mask, query.to(dtype), 8, None)
+        assert mask is not None and mask.dtype == dtype
+
+
+def test_a_cache_serves_several_windows() -> None:
+    masks, parts = MaskCache(), [part.detach() for part in draw(2, 100)]
+    window_attention(*parts, 8, masks=masks)
+    expected = window_attention(*parts, 10)
+    assert torch.equal(window_attention(*parts, 10, masks=masks), expected)

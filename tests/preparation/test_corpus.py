@@ -5,6 +5,7 @@ import json
 import lzma
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import corpus_file, corpus_files, read_lines
+from fairseq_clear.preparation import corpus_reading
 from fairseq_clear.preparation.corpus_reading import TextSource, canonical_rows, is_visible, split_rows, warn_if_wrapped
 from fairseq_clear.preparation.prepare_settings import PrepareSettings
 from tests.preparation.corpora import canonical, documents
@@ -224,3 +226,15 @@ def test_hard_wrapped_lines_are_noticed(line: str, is_wrapped: bool, caplog: pyt
     assert all("68 % of" in text and "--split-sentences paragraphs" in text for text in caplog.messages)
     caplog.clear()
     assert list(warn_if_wrapped([*rows[:6], ()])) == [*rows[:6], ()] and not caplog.messages
+
+
+def test_lines_that_end_in_a_comma_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    rows = [("When it rained,",), ("they stayed at home.",)] * 15
+    assert list(warn_if_wrapped(rows)) == rows
+    assert "--split-sentences paragraphs" in caplog.text
+
+
+def test_a_long_paragraph_is_joined_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus_reading, "MAX_PARAGRAPH_LINES", 2)
+    rows: list[Any] = [("a",), ("b",), ("c",), ("",), ("d",), None, ("e",)]
+    assert list(corpus_reading.join_paragraphs(rows)) == [("a b",), ("c",), ("",), ("d",), None, ("e",)]

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.preparation import corpus_reading
 from fairseq_clear.text.data_folders import load_tokenizer
 from tests.preparation.corpora import WORDS, sentencepiece_model
 from tests.preparation.test_failures import fails
@@ -138,3 +139,8 @@ def test_unequal_line_counts(model: Path, tmp_path: Path, is_longer: bool) -> No
     message = fails(tmp_path / "d", original, paraphrase=(("zh", original), ("de", german)), spm_model=model)
     short, long = (original, german) if is_longer else (german, original)
     assert message.startswith(f"{short}: ends after line {53 if is_longer else 52}, and {long} does not; ")
+
+
+def test_an_invisible_paraphrase_is_blank() -> None:
+    rows = [("text", "\u200b"), ("more", " other ")]
+    assert list(corpus_reading.text_rows(rows, None)) == [("text", ""), ("more", "other")]

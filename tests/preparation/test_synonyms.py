@@ -204,3 +204,13 @@ def test_a_sharded_folder_gets_its_table_where_training_looks(folder, tmp_path):
     (tmp_path / "clear.json").write_text(json.dumps({"format": 1, "shards": ["bin"]}))
     run(tmp_path, source=str(tmp_path / "list.json"))
     assert (folder / "synonyms.npz").exists()
+
+
+def test_a_word_is_no_synonym_of_itself_in_another_spelling() -> None:
+    assert build({"abc": [" abc ", "def"]}, "abc def") == {"\u2581abc": ["\u2581def"]}
+
+
+def test_a_listed_form_keeps_its_own_synonyms() -> None:
+    listed = {"Cat": ["Dog"], "cat": ["kitten"]}
+    for words in (listed, dict(reversed(listed.items()))):
+        assert build(words, "cat kitten Cat Kitten Dog")["\u2581Cat"] == ["\u2581Dog"]

@@ -25,7 +25,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.processes import locked
 from fairseq_clear.refining import refining
 from fairseq_clear.refining.holding_out import HARDER, QUESTION, HeldOut
-from fairseq_clear.refining.refine_report import RefineReport, choose_share
+from fairseq_clear.refining.refine_report import RefineReport, choose_share, reciprocal_ranks
 from fairseq_clear.refining.refine_settings import RefineSettings
 from fairseq_clear.refining.refine_steps import Steps, Training
 from fairseq_clear.refining.refining import _choose_question, _choose_recipe, refine, run_refine
@@ -487,3 +487,23 @@ def test_two_processes_do_not_share_a_folder(folder: Path, tmp_path: Path) -> No
         done = run(*CLEAR, *words, check=False)
     assert done.returncode == 2
     assert "another refine" in done.stderr
+
+
+def test_a_rank_of_ten_still_counts() -> None:
+    row = {"details": {"ranks": [1, 10, 11, 0]}}
+    assert reciprocal_ranks(row).tolist() == [100, 10, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [((1, 0.5, 2), "helped"), ((-1, -2, -0.5), "hurt"), ((0, -1, 1), "made no clear difference")],
+)
+def test_the_verdict_follows_the_interval(change: tuple[float, float, float], word: str) -> None:
+    report: Any = RefineReport.__new__(RefineReport)
+    vars(report).update(
+        change={"MRR@10": change[0], "low": change[1], "high": change[2], "error": 9.0},
+        reports={"retrieval": {"protocol": {"queries": 40, "passages": 90}}},
+        share=1.0,
+        settings=SimpleNamespace(keep_best=True),
+    )
+    assert report.verdict().startswith(f"Refining {word}: MRR@10 changed by {change[0]:+.2f}")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.encoders import Encoder
 from fairseq_clear.evaluation.retrieval_data import read_beir
-from fairseq_clear.refining.holding_out import divide_training_pairs, write_rows
+from fairseq_clear.refining.holding_out import MOST_VALID, divide_training_pairs, read_rows, write_rows
 from tests.conftest import run, sentences
 from tests.interop.folders import make_sentence_folder
 
@@ -223,3 +223,21 @@ def test_refine_on_pairs_and_text(folder: Path, tmp_path: Path) -> None:
     assert counts["left_out"] >= 30 and counts["titled"] > 0
     assert counts["pairs"] == 150 - counts["left_out"] + counts["titled"]
     assert f"# {counts['pairs']} pairs to train on" in output
+
+
+def test_a_document_whose_text_repeats_its_title_is_not_trained_on(tmp_path: Path) -> None:
+    rows = [(f"query {n}", f"It is number {n}.") for n in range(8)]
+    judged = [(f"other {name}", f"This is what {name} says.") for name in "abcd"]
+    text = "".join(f"Title {name}\nTitle {name} This is what {name} says.\n\n" for name in "abcdef")
+    (tmp_path / "text.txt").write_text(text)
+    counts = divide_training_pairs(rows, judged, tmp_path / "text.txt", tmp_path, 0.1, 1)
+    assert counts.left_out == 4
+    titled = [row for row in rows_of(tmp_path) if row[0].startswith("Title")]
+    assert titled == [[f"Title {name}", f"This is what {name} says."] for name in "ef"]
+
+
+def test_few_of_many_rows_validate(tmp_path: Path) -> None:
+    for name in ("passage", "query"):
+        (tmp_path / f"{name}.txt").write_text("text\n" * 6000)
+    _, fields = read_rows(tmp_path)
+    assert round(6000 * fields["valid_share"]) == MOST_VALID

@@ -78,3 +78,9 @@ def test_a_source_of_one_item_makes_the_pairs_of_a_batch():
     assert rows[0][2] != rows[6][2], "items have draws of their own"
     alone = OneItem().pairs(items[1:], Draws.of(1, 1, items[1:], 0))
     assert [row.tolist() for row in rows[6:]] == [alone.texts[row].tolist() for row in range(6)]
+
+
+def test_the_longest_views_have_their_prompts() -> None:
+    chain, prompts = build_augmentation("none", SYMBOLS), (array([5, 6, 7]), array([8]))
+    longest = ViewMaker(ShiftedPairs(), chain, 7, 99, prompts=prompts).longest()
+    assert (longest - ShiftedPairs.text_lengths).tolist() == [[3, 1, 1] * 3] * 5
