@@ -38,7 +38,7 @@ from fairseq_clear.tasks.run_record import (
     check_same_vocabulary,
     run_record,
 )
-from fairseq_clear.tasks.setting_ranges import STOCK_CRITERIONS, check_metric, check_numbers
+from fairseq_clear.tasks.setting_ranges import MEASURED, STOCK_CRITERIONS, check_metric, check_numbers
 from fairseq_clear.tasks.validation_scores import RetrievalValidation, StsValidation
 from fairseq_clear.text.data_folders import CLEAR_JSON, DICTIONARY, check_vocabulary, load_tokenizer
 from fairseq_clear.text.documents import Documents, documents_of
@@ -297,10 +297,11 @@ class ClearLMTask(MaskedLMTask):
             raise UserError(f"--criterion {criterion}: does not fit --task clear_lm; give masked_lm or a clear_*")
         if not issubclass(ARCH_MODEL_REGISTRY[model], FairseqEncoderModel):
             raise UserError(f"--arch {model}: is not an encoder; give --arch clear_roberta_base or another clear_*")
-        for name, flag in (("eval_sts", "--eval-sts"), ("eval_retrieval", "--eval-retrieval")):
+        for name, _ in MEASURED.values():
             if cfg.task[name] and not issubclass(ARCH_MODEL_REGISTRY[model], ContrastiveModel):
+                flag = f"--{name.replace('_', '-')}"
                 raise UserError(
-                    f"--arch {model}: does not embed texts, which {flag} needs; give a clear_*, or leave {flag} out"
+                    f"--arch {model}: does not embed texts, which {flag} needs; give a clear_*, or leave it out"
                 )
         check_numbers(cfg)
         check_metric(cfg)

@@ -49,8 +49,8 @@ def check_numbers(cfg: DictConfig) -> None:
     for settings in sections.values():
         for name in NUMBERS.keys() & settings.keys():
             _check(name, settings[name])
-    if message := next(_contradictions(sections), None):
-        raise UserError(message)
+    if found := [*_contradictions_of_training(sections), *_contradictions_of_texts(sections)]:
+        raise UserError(found[0])
 
 
 def _settings(section: Any) -> Mapping[str, Any]:
@@ -86,8 +86,8 @@ def _typed(name: str, value: Any) -> str:
     return f"--{name.replace('_', '-')} {','.join(str(one).removesuffix('.0') for one in _listed(value))}"
 
 
-def _contradictions(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Yield messages about settings that contradict each other, or have no effect."""
+def _contradictions_of_training(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield messages about settings of training, validation and model that contradict each other, or have no effect."""
     dataset, task, model, criterion = (sections[name] for name in ("dataset", "task", "model", "criterion"))
     rates = sections["optimization"].get("lr", [1])
     if not any(_listed(rates)):
@@ -99,6 +99,33 @@ def _contradictions(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     split = dataset.get("train_subset")
     if split in str(dataset.get("valid_subset")).split(",") and not dataset.get("disable_validation"):
         yield f"--valid-subset {split}: is trained on, and a validation would end its epoch; give another split"
+    if sections["optimization"].get("sentence_avg") and str(criterion.get("_name")).startswith("clear_"):
+        yield "--sentence-avg: has no effect with --criterion clear_*; leave it out"
+    common, optimizer = sections["common"], sections["optimizer"]
+    is_flat = common.get("fp16") and not common.get("fp16_no_flatten_grads")
+    saves_memory = common.get("memory_efficient_fp16") or common.get("memory_efficient_bf16")
+    if optimizer.get("_name") == "clear_adamw" and saves_memory:
+        yield "--optimizer clear_adamw: does not work with --memory-efficient-*; leave that out, or give --optimizer adam"
+    if optimizer.get("_name") == "clear_adamw" and is_flat and not optimizer.get("decay_vectors"):
+        yield "--optimizer clear_adamw: with --fp16 it needs --fp16-no-flatten-grads or --decay-vectors; add one of them"
+    measured = [name for name, _ in MEASURED.values() if task.get(name)]
+    if dataset.get("disable_validation") and measured:
+        yield f"--{measured[0].replace('_', '-')}: is measured in validation; leave --disable-validation out"
+    if dataset.get("disable_validation") and sections["checkpoint"].get("patience", -1) > 0:
+        yield f"--patience {sections['checkpoint']['patience']}: counts validations; leave --disable-validation out"
+    if model.get("encode_chunk_size") and criterion.get("_name") in STOCK_CRITERIONS:
+        ours = "--criterion clear_nt_xent --contrastive-weight 0"
+        yield f"--encode-chunk-size: has no effect with --criterion {criterion['_name']}; give {ours}"
+    if model.get("encoder_layerdrop") and criterion.get("guide_dropout"):
+        yield "--guide-dropout: --encoder-layerdrop would drop layers of the guide; leave one of the two out"
+    positions, longest = model.get("max_positions"), task.get("tokens_per_sample")
+    if positions is not None and longest is not None and positions < longest:
+        yield f"--max-positions {positions}: is less than --tokens-per-sample {longest}; give {longest} or more"
+
+
+def _contradictions_of_texts(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield messages about settings of texts, views and masks that contradict each other, or have no effect."""
+    dataset, task, criterion = (sections[name] for name in ("dataset", "task", "criterion"))
     has_contrast = criterion.get("_name") not in STOCK_CRITERIONS and criterion.get("contrastive_weight", 1) > 0
     if task.get("hard_negatives") and not has_contrast:
         yield "--hard-negatives: has no effect without a contrastive term; leave it out, or give --contrastive-weight 1"
@@ -125,34 +152,12 @@ def _contradictions(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         yield f"{_typed('mask_prob', masked)}: out of range; give a number above 0 and below 1"
     if task.get("random_token_prob", 0) + task.get("leave_unmasked_prob", 0) > 1:
         yield "--random-token-prob and --leave-unmasked-prob: their sum is above 1; give smaller ones"
-    if sections["optimization"].get("sentence_avg") and str(criterion.get("_name")).startswith("clear_"):
-        yield "--sentence-avg: has no effect with --criterion clear_*; leave it out"
-    common, optimizer = sections["common"], sections["optimizer"]
-    is_flat = common.get("fp16") and not common.get("fp16_no_flatten_grads")
-    saves_memory = common.get("memory_efficient_fp16") or common.get("memory_efficient_bf16")
-    if optimizer.get("_name") == "clear_adamw" and saves_memory:
-        yield "--optimizer clear_adamw: does not work with --memory-efficient-*; leave that out, or give --optimizer adam"
-    if optimizer.get("_name") == "clear_adamw" and is_flat and not optimizer.get("decay_vectors"):
-        yield "--optimizer clear_adamw: with --fp16 it needs --fp16-no-flatten-grads or --decay-vectors; add one of them"
     if task.get("mlm_copies", 1) > 1 and (criterion.get("anchor_mlm") == "joint" or not criterion.get("mlm_weight", 1)):
         yield "--mlm-copies: has no effect with --anchor-mlm joint or --mlm-weight 0; leave one of them out"
     if task.get("prompts") and not has_contrast and not kind.needs_documents:
         yield "--prompts: has no effect without a contrastive term; leave it out"
     if dataset.get("combine_valid_subsets") and (kind.values or task.get("hard_negatives")):
         yield "--combine-valid-subsets: joins no aligned texts, which the views or --hard-negatives need; leave it out"
-    measured = [name for name, _ in MEASURED.values() if task.get(name)]
-    if dataset.get("disable_validation") and measured:
-        yield f"--{measured[0].replace('_', '-')}: is measured in validation; leave --disable-validation out"
-    if dataset.get("disable_validation") and sections["checkpoint"].get("patience", -1) > 0:
-        yield f"--patience {sections['checkpoint']['patience']}: counts validations; leave --disable-validation out"
-    if model.get("encode_chunk_size") and criterion.get("_name") in STOCK_CRITERIONS:
-        ours = "--criterion clear_nt_xent --contrastive-weight 0"
-        yield f"--encode-chunk-size: has no effect with --criterion {criterion['_name']}; give {ours}"
-    if model.get("encoder_layerdrop") and criterion.get("guide_dropout"):
-        yield "--guide-dropout: --encoder-layerdrop would drop layers of the guide; leave one of the two out"
-    positions, longest = model.get("max_positions"), task.get("tokens_per_sample")
-    if positions is not None and longest is not None and positions < longest:
-        yield f"--max-positions {positions}: is less than --tokens-per-sample {longest}; give {longest} or more"
 
 
 # Metric -> the task's setting that measures it in validation, and what its flag takes.
