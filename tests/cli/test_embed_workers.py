@@ -73,8 +73,7 @@ def test_workers_write_the_bytes_of_one_process(count: int, whole: bytes, comman
     assert [worker.stdout for worker in ended[1:]] == [""] * (count - 1)
 
 
-@pytest.mark.parametrize(("count", "rank"), [(1, 0), (2, 0), (2, 1)])
-@pytest.mark.parametrize("action", [DIE, ERROR])
+@pytest.mark.parametrize(("count", "rank", "action"), [(1, 0, DIE), (2, 0, ERROR), (2, 1, DIE), (2, 1, ERROR)])
 def test_a_job_that_lost_a_worker_resumes(count, rank, action, whole, command, tmp_path) -> None:
     output = tmp_path / "out.npy"
     failing = [sys.executable, "-c", FAIL.format(rank=rank, action=action), *command, str(output)]
