@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from fairseq_clear.cli.flags import Command, EncoderFlags, add_flags, flag_dest, read_flags
+from fairseq_clear.cli.flags import Command, EncoderFlags, add_flags, flag_dest, publish, read_flags
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.labelled_text import REMOVALS, STRENGTHS, evaluate_labelled, read_labelled
 from fairseq_clear.evaluation.reports import MAX_SEED, Report, Row, check_seeds
@@ -44,13 +44,8 @@ class Evaluation(Command, EncoderFlags, ABC):
         report = self.report(data, rows)
         if join_workers().rank:  # the workers of a job have the same rows; the first one reports them
             return 0
-        try:
-            print(report.table())
-            print(report.caption())
-        finally:  # also if the reader of the table has left
-            if self.output is not None:
-                report.write(self.output)
-                lines.append(f"wrote {self.output}")
+        publish(report, self.output)
+        lines += [] if self.output is None else [f"wrote {self.output}"]
         if (output := self.resumed_output()) is not None:
             remove_vectors(output)
         print("\n".join(lines), file=sys.stderr)

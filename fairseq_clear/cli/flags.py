@@ -20,6 +20,7 @@ from fairseq_clear.text.tokenizers import Gpt2Tokenizer, SentencePieceTokenizer,
 
 if TYPE_CHECKING:
     from fairseq_clear.evaluation.encoders import CachedEncoder
+    from fairseq_clear.evaluation.reports import Report
 
 Settings = TypeVar("Settings")
 PAIRS = "queries and passages"
@@ -282,6 +283,16 @@ class PairFlags:
         None,
         metavar="TEXT",
     )
+
+
+def publish(report: "Report", path: Path | None) -> None:
+    """Print the table of a report, and write the JSON, if a path is given, even if the reader of the table has left."""
+    try:
+        print(report.table())
+        print(report.caption())
+    finally:
+        if path is not None:
+            report.write(path)
 
 
 def read_text_sentences(path: Path, *, flag: str = "") -> list[str]:

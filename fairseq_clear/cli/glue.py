@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from fairseq_clear.cli.flags import TOKENIZER_HELP, Command, choose_tokenizer
+from fairseq_clear.cli.flags import TOKENIZER_HELP, Command, choose_tokenizer, publish
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS, RECIPES, metric_of, read_examples
 from fairseq_clear.evaluation.reports import check_seeds
@@ -130,13 +130,9 @@ class Run(Command):
             results.append(result)
             score = f"{metric} {result['metrics']['valid'].get(metric, 0.0):.1f}, epoch {result['epoch']}"
             print(f"{run.task.name} seed {run.seed}: {score}", file=sys.stderr)
-        report = build_report(runs, results, self.recipe, self.label or self.checkpoint.stem)
-        try:
-            print(report.table())
-            print(report.caption())
-        finally:  # also if the reader of the table has left
-            report.write(self.output / "report.json")
-        print(f"wrote {self.output / 'report.json'}", file=sys.stderr)
+        output = self.output / "report.json"
+        publish(build_report(runs, results, self.recipe, self.label or self.checkpoint.stem), output)
+        print(f"wrote {output}", file=sys.stderr)
         return 0
 
 

@@ -170,7 +170,11 @@ def test_the_update_does_not_depend_on_the_workers(workers, recipe, single, seve
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("broken", "whole"),
-    [(("detached",), ("clear",)), (("detached", "opt3"), ("opt3",)), (("fairseq's",), ("seven", "clear", "legacy_ddp"))],
+    [
+        (("detached",), ("clear",)),
+        (("detached", "opt3"), ("opt3",)),
+        (("fairseq's",), ("seven", "clear", "legacy_ddp")),
+    ],
 )
 def test_broken_workers_make_another_update(broken, whole, single, several) -> None:
     """A detached gather; a detached guide, which takes no gradient, though its head does; fairseq's empty batch."""
