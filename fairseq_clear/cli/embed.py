@@ -162,6 +162,8 @@ torchrun --nproc-per-node 8 -m fairseq_clear.cli embed big.txt --checkpoint ck.p
 def input_file(name: str) -> Iterator[Path]:
     """Yield the input as a file that can be read twice: once to count and check its lines, once to embed them."""
     path = Path(name)
+    if name == "-" and sys.stdin is None:  # <&-
+        raise UserError("-: standard input is closed; give it text, or the name of a file")
     if name != "-" and (path.is_file() or path.is_dir() or not path.exists()):
         yield path
         return

@@ -75,6 +75,7 @@ class TokenizerSettings:
         "has one entry more, and the tasks add <mask> and <del>",
         32000,
         least=1,
+        exclusive="tokenizer",
     )
     spm_sample_mb: float = setting(
         "train a unigram model on about this many megabytes of training lines, drawn at random",

@@ -87,6 +87,10 @@ def test_json_lines_by_pipe(flags, encoder, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"\xff")))
     rejected(capsys, ["embed", "-", *flags], "standard input:1: byte 0xff")
 
+    with monkeypatch.context() as closed:
+        closed.setattr(sys, "stdin", None)
+        rejected(capsys, ["embed", "-", *flags], "-: standard input is closed")
+
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

@@ -45,6 +45,7 @@ MISTAKES = {
     "prepare alone.txt --dest new": {
         "--shards x": "argument --shards: invalid int value: 'x'",
         "--paraphrase de=": "'de=' is not NAME=FILE",
+        "--vocab-size 99 --spm-model m": "argument --spm-model: not allowed with argument --vocab-size",
         "--language de": "--language de: has no effect without --split-sentences; add it",
         "--title-field name": "--title-field name: has no effect, as no input is .jsonl; leave it out",
         "--dest exported --overwrite": "exported: has no train.idx or shard0/train.idx, so this command did not make it",
