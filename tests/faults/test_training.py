@@ -155,6 +155,7 @@ def test_what_cannot_be_resumed_is_one_line(trainer, data_bin, tmp_path, caplog)
     wrong, damaged, foreign, missing = errors(caplog)
     theirs = "--encoder-embed-dim 128 --encoder-ffn-embed-dim 512 --encoder-attention-heads 2"
     assert f"checkpoint_last.pt: was trained with {theirs}, and the flags say 64 256 1; give the" in wrong
+    assert "--allow-change" not in wrong
     assert "torn.pt: not a complete checkpoint" in damaged and damaged.endswith(f"{torn}") and ": cp " in damaged
     assert "Optimizer does not match; please reset the optimizer (--reset-optimizer)" in foreign
     assert foreign.endswith(

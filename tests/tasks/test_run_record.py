@@ -101,6 +101,16 @@ def test_a_change_that_is_allowed_is_named(data_bin: Path, copy: Path) -> None:
         assert text.count(f"resuming with a changed setting: {said}") == 1
 
 
+def test_what_is_compared(data_bin: Path, guide: Path) -> None:
+    """A schedule's length, which another section may give; a list, in one form for flags and YAML; the weights of a guide."""
+    cfg = configuration(data_bin, "--lr-scheduler", "polynomial_decay", "--total-num-update", "100")
+    assert run_record._section("lr_scheduler", cfg.lr_scheduler)["total_num_update"] == 100
+    assert run_record._plain("(0.9, 0.98)") == run_record._plain(OmegaConf.create([0.9, 0.98])) == [0.9, 0.98]
+    cfg.criterion.guide = str(guide)
+    found = run_record._files(cfg, build_augmentation("none", Symbols(0, 2, 1, 5, 4)))["guide"]
+    assert found["hash"] == content_hash(guide / "model.pt")
+
+
 def test_what_a_configuration_file_leaves_out_may_change_too() -> None:
     """Under hydra, the settings of the model are those that the file gives, without defaults."""
     cfg = configuration("data", "--allow-change", "lr-scheduler,arch,attention-dropout")
@@ -345,6 +355,7 @@ def test_a_validation_without_negatives_is_one_line(data_bin: Path, tmp_path: Pa
 def test_a_checkpoint_whose_views_were_drawn_in_another_way_is_said_to_be() -> None:
     (told,) = check_same_run({"lr": [0.1]}, {"lr": [0.1], "workers": 1, "draws": 2}, "x.pt", "")
     assert "batches, views and masks of this epoch may be drawn anew" in told
+    assert check_same_run({"draws": 3}, {"workers": 1, "draws": 4}, "x.pt", "") == [told]
     for saved in ({"draws": 2}, {"draws": 2, "lr": [0.1]}):
         assert check_same_run(saved, {"workers": 1, "draws": 2, "lr": [0.1]}, "x.pt", "") == []
     assert check_same_run({}, {"workers": 1}, "x.pt", "") == [], (
