@@ -25,6 +25,7 @@ class Needs:
         views: views of the texts and the projection head.
         joint_anchors: the anchors that are embedded are masked, see ``--anchor-mlm joint``.
         one_positive: each anchor has one positive.
+        hard_negatives: whether the criterion uses the hard negatives of view sources.
         guide: value of ``--guide``, an encoder that the task loads for the criterion; None without a guide.
         max_update: number of updates of the run; 0 if it is not limited.
     """
@@ -33,6 +34,7 @@ class Needs:
     views: bool = False
     joint_anchors: bool = False
     one_positive: bool = False
+    hard_negatives: bool = False
     guide: str | None = None
     max_update: int = 0
 

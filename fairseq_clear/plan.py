@@ -124,8 +124,10 @@ class Meter(TorchDispatchMode):
 
 
 def _positions(index: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-    is_real_mask = index is not None and not index.is_meta and index.dtype == torch.bool
-    return index.nonzero().unbind(1) if is_real_mask and index is not None else (index,)
+    if index is None or index.dtype != torch.bool:
+        return (index,)
+    mask = torch.ones(index.shape, dtype=torch.bool) if index.is_meta else index  # all rows, as values are not known
+    return mask.nonzero().unbind(1)
 
 
 def _fused_attention(query: Any, key: Any, value: Any, mask: Any = None, dropout_p: float = 0.0, *_: Any) -> Any:

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from fairseq_clear.cli.main import main
 from fairseq_clear.errors import UserError
-from fairseq_clear.plan import GIB, Recipe, make_plan, read_recipe
+from fairseq_clear.plan import GIB, Meter, Recipe, make_plan, read_recipe
 from tests.conftest import ROOT
 from tests.test_recipes import BASE as FIRST
 from tests.test_recipes import CONFIGS
@@ -94,6 +94,13 @@ def test_saved_bytes_are_what_autograd_saves(data: Path, changes: tuple[str, ...
     cells = sum(tokens.numel() for tokens in parts if tokens is not None)
     copies = BLOCKS * cells * WIDTH * 4  # the result of a GPU's attention, whose order fairseq changes
     assert recipe.run(TEXTS, 0).saved == pytest.approx(real + copies, rel=0.02)
+
+
+def test_a_mask_without_values_selects_all_rows() -> None:
+    """As in the objective of docs/extending.md."""
+    with Meter():
+        values = torch.ones(3, 2, device="meta")
+        assert values[values > 0].shape == (6,) and values[values[:, 0] > 0].shape == (3, 2)
 
 
 def test_chunks_bound_the_peak() -> None:

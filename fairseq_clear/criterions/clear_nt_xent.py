@@ -58,15 +58,14 @@ class ClearNTXentCriterion(MaskingCriterion, InBatchCriterion):
 
     def gathered_rows(self, views: Views) -> dict[str, int]:
         """Return the number of queries (as many as candidates), and the number of hard negatives."""
-        queries = {"queries": self.sides * views.anchors}
-        return {**queries, "negatives": views.negative_identity.shape[0]} if self.has_hard_negatives else queries
+        hard = views.negative_identity.shape[0]
+        return {"queries": self.sides * views.anchors, **({"negatives": hard} if hard else {})}
 
     def _layouts(self, views: Views, is_empty: bool) -> dict[str, Layout]:
         """As in the base class, but in one collective: a text has as many hard negatives on every worker."""
         queries = 0 if is_empty else self.gathered_rows(views)["queries"]
         layouts = {"queries": self.layout(queries, views.tokens.device)}
-        if self.has_hard_negatives:
-            hard = views.negative_identity.shape[0] // views.anchors  # of a text
+        if hard := views.negative_identity.shape[0] // max(views.anchors, 1):  # of a text
             counts = tuple(count // self.sides * hard for count in layouts["queries"].counts)
             layouts["negatives"] = replace(layouts["queries"], counts=counts)
         return layouts
@@ -81,11 +80,11 @@ class ClearNTXentCriterion(MaskingCriterion, InBatchCriterion):
         identity = torch.cat([views.identity] * self.sides)  # (Q,) or (Q, I), Q = 2N or N
         key_identity = all_gather_rows(identity, layout)  # (K,) or (K, I)
         own = torch.arange(self.sides * anchors, device=queries.device) + layout.offset
-        if self.has_hard_negatives:
+        if "negatives" in layouts:
             hard_identity = all_gather_rows(views.negative_identity, layouts["negatives"])
             key_identity = torch.cat([key_identity, hard_identity])
         excluded = self.excluded(own, identity, key_identity)
-        if self.has_hard_negatives and self.cfg.keep_duplicates:
+        if "negatives" in layouts and self.cfg.keep_duplicates:
             # a blank hard negative was replaced by its text, whose hash is the first
             texts, negatives = (
                 hashes if hashes.dim() == 1 else hashes[:, 0] for hashes in (views.identity, views.negative_identity)
@@ -122,6 +121,6 @@ class ClearNTXentCriterion(MaskingCriterion, InBatchCriterion):
         if self.sides == 2:
             queries = candidates = torch.cat([anchors, positives])  # (2N, D)
         keys = all_gather_rows(candidates, layouts["queries"])
-        if self.has_hard_negatives:
+        if "negatives" in layouts:
             keys = torch.cat([keys, all_gather_rows(negatives, layouts["negatives"])])
         return queries, keys

@@ -90,7 +90,7 @@ class ContrastiveCriterion(FairseqCriterion):
     Attributes:
         key_encoder: encoder of the positives: ``shared``, ``momentum`` or ``frozen``.
         candidates: kind of the objectives that this criterion offers, see ``objectives.Objective``.
-        takes_hard_negatives: whether the criterion supports ``--hard-negatives``.
+        takes_hard_negatives: whether the criterion supports hard negatives.
     """
 
     key_encoder = "shared"
@@ -101,8 +101,7 @@ class ContrastiveCriterion(FairseqCriterion):
         super().__init__(task)
         if not cfg.contrastive_weight and not cfg.mlm_weight:
             raise UserError("--contrastive-weight 0 and --mlm-weight 0 leave nothing to learn: set one of them above 0")
-        self.has_hard_negatives = bool(getattr(getattr(task, "cfg", None), "hard_negatives", None))
-        if self.has_hard_negatives and not self.takes_hard_negatives:
+        if getattr(getattr(task, "cfg", None), "hard_negatives", None) and not self.takes_hard_negatives:
             raise UserError("--hard-negatives: only --criterion clear_nt_xent supports them; leave the flag out")
         self.cfg = cfg
         self.objective = find_objective(str(cfg.objective), self.candidates)
@@ -116,7 +115,13 @@ class ContrastiveCriterion(FairseqCriterion):
             self.objective = replace(self.objective, function=function)
         self.masked_lm = MaskedLmLoss(cfg, task)
         is_joint = str(cfg.anchor_mlm) == "joint"
-        self.needs = Needs(cfg.mlm_weight > 0, cfg.contrastive_weight > 0, is_joint, max_update=cfg.max_update)
+        self.needs = Needs(
+            cfg.mlm_weight > 0,
+            cfg.contrastive_weight > 0,
+            is_joint,
+            hard_negatives=self.takes_hard_negatives,
+            max_update=cfg.max_update,
+        )
 
     @classmethod
     def check_run(cls, cfg: Any) -> None:

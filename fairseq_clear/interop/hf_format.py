@@ -7,6 +7,7 @@ gives ``<s>`` global attention.
 """
 
 import json
+import logging
 import re
 import shlex
 from pathlib import Path
@@ -19,6 +20,8 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.models.hf_source import CONFIG, HfSource, build_source
 from fairseq_clear.models.state_dicts import EMBEDDING, OFFSET, POSITIONS, SEGMENTS, VOCABULARY_ROWS
 from fairseq_clear.modules.window_attention import is_covered
+
+logger = logging.getLogger(__name__)
 
 HEAD_WEIGHT = "encoder.lm_head.weight"
 BERT, ROBERTA, LONGFORMER = "bert", "roberta", "longformer"
@@ -127,8 +130,11 @@ def to_hf(model: Any, ids: list[int], *, with_head: bool) -> HfSource:
     }
     if config["hidden_act"] is None:
         raise UserError(f"--activation-fn {args.activation_fn} of the checkpoint has no counterpart in transformers")
-    # The MLM heads of RoBERTa and Longformer always use GELU.
-    with_head = with_head and (kind == BERT or config["hidden_act"] == "gelu")
+    if with_head and kind != BERT and config["hidden_act"] != "gelu":
+        logger.warning(
+            "the MLM head is left out: the head of a %s always uses GELU, the checkpoint's %s", kind, args.activation_fn
+        )
+        with_head = False
     made = build_source(json.dumps({"config": config, "head": with_head, "pooler": True}), {})
     for name in VOCABULARY_ROWS:
         known_rows = weights[name][: len(ids)]

@@ -54,7 +54,7 @@ from fairseq_clear.views.view_table import build_view_source, find_view_source
 
 logger = logging.getLogger(__name__)
 
-DRAWS = 4  # version of the way in which batches, views and masks are drawn; of checkpoints that do not say: 1
+DRAWS = 5  # version of the way in which batches, views and masks are drawn; of checkpoints that do not say: 1
 
 
 def _drops(module: Any) -> bool:
@@ -187,6 +187,10 @@ class ClearLMTask(MaskedLMTask):
             raise UserError("--anchor-mlm joint: only works with --views span, whose anchors it masks; leave it out")
         if self.needs.one_positive and source is not None and source.positives > 1:
             raise UserError("--symmetric: needs view sources with one positive; leave it out")
+        if self.needs.views and not self.needs.hard_negatives and source is not None and source.negatives:
+            raise UserError(
+                f"--views {self.cfg.views}: has hard negatives; only --criterion clear_nt_xent supports them"
+            )
         masks = Masks(self.cfg, self.dictionary, as_stock=not self.needs.views) if self.needs.mlm else None
         return ClearDataset(
             mlm_input if self.needs.mlm else None,
@@ -248,13 +252,14 @@ class ClearLMTask(MaskedLMTask):
         With views, fairseq shuffles groups of one batch for each worker, because the negatives of a text come from all
         workers: the batches of a group hold texts of similar length, and of one corpus with ``--mix-batches one``. In each
         step, the workers together read what one worker with a batch of all their texts would read, unless ``--max-tokens``
-        limits the batches. A ``--batch-size`` that is not a multiple of 8 is not rounded.
+        limits the batches. A batch, of ``--batch-size`` texts or the last one, is not rounded to a multiple of 8.
         """
         is_training = dataset is self.datasets.get(self.cfg.train_subset)
         dataset.limit_flag = "--max-tokens" if is_training else "--max-tokens-valid"
         if self.needs.views:
             kwargs["grouped_shuffling"] = True
-            if (kwargs.get("max_sentences") or 0) % kwargs.get("required_batch_size_multiple", 1):
+            size = kwargs.get("max_sentences") or 0
+            if kwargs.get("max_tokens") is None or size % kwargs.get("required_batch_size_multiple", 1):
                 kwargs["required_batch_size_multiple"] = 1
         if kwargs.get("grouped_shuffling"):  # of an incomplete group, fairseq would read no batch
             dataset.workers = num_shards

@@ -82,6 +82,11 @@ def read_modules(folder: Path, *, ignore_mode: bool = False) -> tuple[str | None
                 "file to import only the encoder"
             )
     config = read_json(folder / PROMPTS, kind=dict) if (folder / PROMPTS).is_file() else {}
+    prompts, default = config.get("prompts") or {}, config.get("default_prompt_name")
+    if not isinstance(prompts, dict) or (default and default not in prompts):
+        raise UserError(
+            f"{folder / PROMPTS}: prompts are not names and texts, or lack {default!r}, the default; correct it"
+        )
     return pooling, SentenceSettings(normalized, _read_length(folder), include_prompt, config)
 
 
@@ -113,7 +118,8 @@ def _read_mode(path: Path) -> str:
     modes = [modes] if isinstance(modes, str) else list(modes)
     if len(modes) != 1 or modes[0] not in EXPORTED:
         raise UserError(
-            f"{path}: pooling {' + '.join(map(str, modes))} is not one of {', '.join(EXPORTED)}; choose one with --pooling"
+            f"{path}: pooling {' + '.join(map(str, modes)) or 'none'} is not one of {', '.join(EXPORTED)}; choose one with "
+            "--pooling"
         )
     return str(modes[0])
 

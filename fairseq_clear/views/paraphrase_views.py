@@ -16,7 +16,7 @@ from fairseq_clear.seeding import Draws
 from fairseq_clear.text.documents import content_hashes, lines_of
 from fairseq_clear.text.sentence_dataset import SentenceDataset
 from fairseq_clear.tokens import Ragged, Tokens, interleave, place_rows
-from fairseq_clear.views.view_source import FRAME, Pairs, TokenSource, ViewSource
+from fairseq_clear.views.view_source import FRAME, Pairs, TokenSource, ViewSource, negative_hashes
 
 logger = logging.getLogger(__name__)
 
@@ -140,10 +140,7 @@ class WithHardNegatives(ViewSource):
         rows = np.arange(len(indices) * each).reshape(len(indices), each)
         before, after = (part.reshape(-1) for part in np.split(rows, [pairs.each], axis=1))
         texts = place_rows(rows.size, [(before, pairs.texts), (after, negatives)])
-        hashes, identity = content_hashes(negatives), pairs.identity
-        if identity.ndim > 1:
-            hashes = np.repeat(hashes[:, None], identity.shape[1], axis=1)
-        return Pairs(texts, identity, hashes, pairs.fell_back + missing)
+        return Pairs(texts, pairs.identity, negative_hashes(negatives, pairs.identity), pairs.fell_back + missing)
 
 
 def count_blank(sources: Sequence[TokenSource], indices: Tokens) -> int:

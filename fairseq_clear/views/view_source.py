@@ -90,5 +90,12 @@ class ViewSource:
         items = zip(indices.tolist(), draws.key.tolist(), strict=True)
         found = [pair for index, key in items for pair in self(index, rng_for(key))]
         texts = Ragged.of([text for _, some in found for text in some])
-        negatives = content_hashes(Ragged.of([text for _, some in found for text in some[1 + self.positives :]]))
-        return Pairs(texts, np.array([identity for identity, _ in found], np.int64), negatives)
+        negatives = Ragged.of([text for _, some in found for text in some[1 + self.positives :]])
+        identity = np.array([identity for identity, _ in found], np.int64)
+        return Pairs(texts, identity, negative_hashes(negatives, identity))
+
+
+def negative_hashes(negatives: Ragged, identity: Tokens) -> Tokens:
+    """Return the hashes of hard negatives, see ``Pairs.negative_identity``."""
+    hashes = content_hashes(negatives)
+    return hashes if identity.ndim == 1 else np.repeat(hashes[:, None], identity.shape[1], axis=1)

@@ -15,6 +15,9 @@ from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
 from fairseq_clear.criterions.figures import log_numbers
 from fairseq_clear.modules import chunking
 from fairseq_clear.tasks.run_messages import Watch
+from fairseq_clear.text.documents import content_hashes
+from fairseq_clear.views.view_source import TokenSource, ViewSource
+from fairseq_clear.views.view_table import VIEWS, ViewSourceKind
 from tests.objectives import oracles
 from tests.training import build, refuses
 
@@ -378,6 +381,31 @@ def test_the_positive_is_no_candidate_with_duplicates_kept(paired_bin: Path) -> 
     model, criterion, dataset, _ = parts(paired_bin, *flags, "--false-negatives", "guide:margin=-2")
     log = criterion(model, dataset.collater([dataset[i] for i in range(4)]))[2]
     assert log["candidates"] == log["negatives"] == 8 * 6
+
+
+class FarNegatives(ViewSource):
+    """Each text twice, and the text 60 places after it as a hard negative."""
+
+    negatives = 1
+
+    def __init__(self, sentences: TokenSource) -> None:
+        self.sentences, sizes = sentences, np.asarray(sentences.sizes)
+        self.text_lengths = np.column_stack([sizes, sizes, np.roll(sizes, -60)])
+
+    def __call__(self, index: int, rng: np.random.Generator) -> list[Any]:
+        text, other = (self.sentences.rows(np.array([place % len(self.text_lengths)])) for place in (index, index + 60))
+        return [([int(content_hashes(text)[0])] * 2, [text[0], text[0], other[0]])]
+
+
+def test_a_source_of_ones_own_has_hard_negatives(data_bin, monkeypatch, caplog) -> None:
+    monkeypatch.setitem(VIEWS, "far", ViewSourceKind(FarNegatives, {}, "", hashes=2))
+    trainer, dataset = build(data_bin, "--views", "far")
+    assert (
+        trainer.train_step([dataset.collater([dataset[n] for n in range(8)])])["negatives_per_query"] == 2 * 8 - 2 + 8
+    )
+    for criterion in ("clear_moco", "clear_self_guided"):
+        said = "--views far: has hard negatives; only --criterion clear_nt_xent supports them"
+        refuses(caplog, said, data_bin, "--views", "far", "--criterion", criterion)
 
 
 def test_averages_over_updates_are_weighted_by_their_counts() -> None:

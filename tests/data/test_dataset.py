@@ -172,11 +172,15 @@ def steps(data: Path, workers: int, size: int, *flags: str, **settings: Any) -> 
 
 
 @pytest.mark.parametrize("flags", [(), ("--contrastive-weight", "0")])
-def test_workers_read_together_what_one_worker_reads(flags: tuple[str, ...], data_bin: Path) -> None:
-    """In each step, in the same order, and nothing is left out. Control: without views, batches are masked_lm's."""
-    alone = steps(data_bin, 1, 32, *flags)
-    assert sorted(sum(alone, [])) == sorted(2 * list(range(len(build(data_bin)[1]))))
-    assert [steps(data_bin, workers, 32, *flags) == alone for workers in (2, 4, 8)] == 3 * [not flags]
+def test_workers_read_together_what_one_worker_reads(flags: tuple[str, ...], data_bin: Path, other_bin: Path) -> None:
+    """In each step, in the same order, and nothing is left out. Control: without views, batches are masked_lm's.
+
+    The last batch has 24 and 12 texts, of which the latter is no multiple of 8.
+    """
+    for data in (data_bin, other_bin):
+        alone = steps(data, 1, 32, *flags)
+        assert sorted(sum(alone, [])) == sorted(2 * list(range(len(build(data)[1]))))
+        assert [steps(data, workers, 32, *flags) == alone for workers in (2, 4, 8)] == 3 * [not flags]
 
 
 def test_a_batch_size_that_is_not_a_multiple_of_8_is_not_rounded(data_bin: Path) -> None:

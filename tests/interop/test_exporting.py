@@ -108,6 +108,16 @@ def test_transformers_finds_every_weight(imported: tuple[Path, Path], tmp_path: 
         assert {key.rpartition("pooler.")[2] for key in info["unexpected_keys"]} == {"dense.weight", "dense.bias"}
 
 
+def test_a_head_that_transformers_cannot_hold_is_said_to_be_left_out(tmp_path: Path, caplog) -> None:
+    for kind, is_left_out in (("roberta", True), ("bert", False)):
+        import_hf(make_folder(tmp_path / kind / "hf", kind, hidden_act="relu"), tmp_path / kind / "ours")
+        caplog.clear()
+        ours = tmp_path / kind / "ours"
+        export(ours / "model.pt", ours, tmp_path / kind / "out", "hf", load_tokenizer(ours))
+        said = "the MLM head is left out: the head of a roberta always uses GELU, the checkpoint's relu"
+        assert (said in caplog.text) == is_left_out
+
+
 def test_other_poolings_are_rejected(imported: tuple[Path, Path], tmp_path: Path) -> None:
     _, ours = imported
     form, tokenizer = "sentence-transformers", load_tokenizer(ours)

@@ -131,3 +131,11 @@ def test_files_that_hold_something_else_are_one_error(name: str, whole: Path, tm
         with pytest.raises(UserError, match=Path(name).name):
             import_hf(start, tmp_path / "encoder")
         assert not (tmp_path / "encoder").exists()
+
+
+@pytest.mark.parametrize("content", [{"prompts": ["a"]}, {"prompts": {"a": "b"}, "default_prompt_name": "query"}])
+def test_prompts_without_names_or_without_the_default(content: dict[str, object], whole: Path, tmp_path: Path) -> None:
+    start = shutil.copytree(whole, tmp_path / "start")
+    (start / "config_sentence_transformers.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"config_sentence_transformers.json: prompts are not names and texts, or lack"):
+        import_hf(start, tmp_path / "encoder")

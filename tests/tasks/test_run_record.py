@@ -413,7 +413,7 @@ def test_only_runs_with_views_record_how_they_are_drawn(first: Path, data_bin: P
         state = torch.load(folder / "checkpoint_last.pt", weights_only=False)
         return dict(state["task_state"]["run"])
 
-    assert record(first)["draws"] == 4
+    assert record(first)["draws"] == 5
     code, text = train(data_bin, tmp_path / "alone", "--contrastive-weight", "0")
     assert code == 0, text[-3000:]
     assert "draws" not in record(tmp_path / "alone")

@@ -110,6 +110,16 @@ def test_mistakes_are_met_at_the_start(kind, broken, data_bin, folder, pairs, tm
         refuses(caplog, message, data, FLAGS[kind], str(source))
 
 
+def test_a_folder_is_scored_on_its_dev_split(folder: Path, tmp_path: Path) -> None:
+    """Otherwise the test split would choose the checkpoint."""
+    (tmp_path / "STSBenchmark").mkdir()
+    for split, count_of in (("dev", 5), ("test", 4)):
+        rows = "".join(f"g\tf\ty\t{n}\t{n % 3}\t{split} {n}\tother\n" for n in range(count_of))
+        (tmp_path / "STSBenchmark" / f"sts-{split}.csv").write_text(rows)
+    validation = validation_scores.StsValidation(str(tmp_path), str(folder))
+    assert "dev 4" in validation.data.texts() and "test 3" not in validation.data.texts()
+
+
 def test_a_collapsed_model_scores_0(folder: Path, pairs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         validation_scores,
@@ -137,6 +147,8 @@ def test_it_chooses_the_checkpoint(kind: str, folder: Path, pairs: dict[str, Pat
     }
     # in the stats of both subsets, and not in those of training
     assert all(len(values) == 3 for values in found.values())
+    trained = [line for line in text.splitlines() if "| train" in line]
+    assert len(trained) > 2 and not any(metric in line for line in trained for metric in METRICS.values())
     assert found[f"valid_{METRICS[kind]}"] == found[f"valid1_{METRICS[kind]}"]
     best = torch.load(tmp_path / "run" / "checkpoint_best.pt", weights_only=False)["extra_state"]["best"]
     assert best == pytest.approx(max(found[f"valid_{METRICS[kind]}"]), abs=0.01)

@@ -149,7 +149,7 @@ def _translate_chunks(settings: TranslationSettings, work: Work) -> None:
     wants_samples = settings.sampling is not None or len(settings.files) > 1
     if wants_samples and not any(model.draws for model in models):
         raise UserError(
-            "--copies and --sampling: no model samples; add --sampling, or a parameter seed to your function"
+            "--copies and --sampling: no model samples; add --sampling, or a parameter seed to your translate"
         )
     pause = 0.1 if sys.stderr.isatty() else 60.0  # seconds between two updates of the progress bar
     bar = tqdm(total=len(work.own), unit=" chunks", mininterval=pause, delay=pause, disable=work.workers.rank > 0)

@@ -135,7 +135,7 @@ class RoundTrip(TranslationSettings):
     backward_languages: Languages | None = setting(LANGUAGES, None, **PAIR)
     copies: int = setting(
         "number of paraphrases per line. Each goes to its own file, for prepare --paraphrase: OUTPUT with .0, .1 ... before "
-        "its suffix. They are independent samples, so they need --sampling, or a function with a parameter seed",
+        "its suffix. They are independent samples, so they need --sampling, or a translate with a parameter seed",
         1,
         least=1,
         metavar="N",
