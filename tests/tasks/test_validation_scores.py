@@ -134,6 +134,7 @@ def test_a_collapsed_model_scores_0(folder: Path, pairs: dict[str, Path], monkey
 def test_it_chooses_the_checkpoint(kind: str, folder: Path, pairs: dict[str, Path], tmp_path: Path) -> None:
     code, text = train_and_read(
         *(folder, tmp_path / "run", "--max-update", "9", "--validate-interval-updates", "3", "--log-format", "json"),
+        *("--log-interval", "1"),
         *("--best-checkpoint-metric", METRICS[kind], "--maximize-best-checkpoint-metric", "--patience", "5"),
         *(word for name, flag in FLAGS.items() for word in (flag, str(pairs[name]))),
         *("--valid-subset", "valid,valid1"),
