@@ -252,15 +252,12 @@ class ClearLMTask(MaskedLMTask):
         With views, fairseq shuffles groups of one batch for each worker, because the negatives of a text come from all
         workers: the batches of a group hold texts of similar length, and of one corpus with ``--mix-batches one``. In each
         step, the workers together read what one worker with a batch of all their texts would read, unless ``--max-tokens``
-        limits the batches. A batch, of ``--batch-size`` texts or the last one, is not rounded to a multiple of 8.
+        limits the batches. No batch is rounded to a multiple of 8.
         """
         is_training = dataset is self.datasets.get(self.cfg.train_subset)
         dataset.limit_flag = "--max-tokens" if is_training else "--max-tokens-valid"
         if self.needs.views:
-            kwargs["grouped_shuffling"] = True
-            size = kwargs.get("max_sentences") or 0
-            if kwargs.get("max_tokens") is None or size % kwargs.get("required_batch_size_multiple", 1):
-                kwargs["required_batch_size_multiple"] = 1
+            kwargs |= {"grouped_shuffling": True, "required_batch_size_multiple": 1}
         if kwargs.get("grouped_shuffling"):  # of an incomplete group, fairseq would read no batch
             dataset.workers = num_shards
         return super().get_batch_iterator(dataset, *args, num_shards=num_shards, **kwargs)
