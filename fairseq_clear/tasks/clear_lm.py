@@ -188,9 +188,7 @@ class ClearLMTask(MaskedLMTask):
         if self.needs.one_positive and source is not None and source.positives > 1:
             raise UserError("--symmetric: needs view sources with one positive; leave it out")
         if self.needs.views and not self.needs.hard_negatives and source is not None and source.negatives:
-            raise UserError(
-                f"--views {self.cfg.views}: has hard negatives; only --criterion clear_nt_xent supports them"
-            )
+            raise UserError(f"--views {self.cfg.views}: has hard negatives; give --criterion clear_nt_xent")
         masks = Masks(self.cfg, self.dictionary, as_stock=not self.needs.views) if self.needs.mlm else None
         return ClearDataset(
             mlm_input if self.needs.mlm else None,
@@ -353,6 +351,7 @@ class ClearLMTask(MaskedLMTask):
             self.record = run_record(trainer.cfg, trainer.get_model(), self.chain)
             if self.needs.views:
                 self.record["draws"] = DRAWS
+                del self.record["required_batch_size_multiple"]  # has no effect
         return self.record
 
     def state_dict(self) -> dict[str, Any]:

@@ -404,7 +404,7 @@ def test_a_source_of_ones_own_has_hard_negatives(data_bin, monkeypatch, caplog) 
         trainer.train_step([dataset.collater([dataset[n] for n in range(8)])])["negatives_per_query"] == 2 * 8 - 2 + 8
     )
     for criterion in ("clear_moco", "clear_self_guided"):
-        said = "--views far: has hard negatives; only --criterion clear_nt_xent supports them"
+        said = "--views far: has hard negatives; give --criterion clear_nt_xent"
         refuses(caplog, said, data_bin, "--views", "far", "--criterion", criterion)
 
 

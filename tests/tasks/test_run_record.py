@@ -78,8 +78,10 @@ def test_what_may_change_resumes(data_bin: Path, copy: Path, tmp_path: Path) -> 
     moved = Path(shutil.copytree(data_bin, tmp_path / "elsewhere"))
     free = ("--max-update", "4", "--log-interval", "3", "--save-interval-updates", "7", "--keep-interval-updates", "1")
     spelled_out = ("--augment", "del-word:ratio=0.70")  # the default
+    without_effect = ("--required-batch-size-multiple", "1")  # with views
     code, text = train(
-        moved, copy, *free, *spelled_out, "--validate-interval-updates", "2", "--encode-chunk-size", "64"
+        *(moved, copy, *free, *spelled_out, *without_effect, "--validate-interval-updates", "2"),
+        *("--encode-chunk-size", "64"),
     )
     assert code == 0, text[-3000:]
     assert text.count(f"resumes    from update 2 of {copy}") == 1
