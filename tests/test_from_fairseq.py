@@ -1,6 +1,7 @@
 """docs/from-fairseq.md: its files are written and its commands run, in their order, as a reader would."""
 
 import re
+import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -163,7 +164,11 @@ def test_back_to_stock(reader: Reader) -> None:
     log = reader.read(LABELLED)
     assert "valid on 'valid' subset" in log and "torch.Size([1, " in log
     assert (reader.folder / "checkpoints" / "tuned" / "checkpoint_last.pt").is_file()
-    assert "fairseq_clear" not in (reader.folder / "stock" / "model.pt").read_bytes().decode(errors="ignore")
+    stock = reader.folder / "stock"
+    assert "fairseq_clear" not in (stock / "model.pt").read_bytes().decode(errors="ignore")
+    code = re.search(r"```python\n(.*?)```", (stock / "README.md").read_text(), re.S)[1].replace("FOLDER", str(stock))
+    command = [sys.executable, "-W", "ignore", "-c", f"{code}\nprint(states.shape)"]
+    assert "torch.Size([1, " in subprocess.run(command, capture_output=True, text=True, check=True).stdout, "the card"
 
 
 def test_hydra(reader: Reader) -> None:

@@ -88,7 +88,7 @@ def _read_records(path: Path, text_field: str, label_field: str) -> Iterator[tup
     for number, line in read_whole_lines(path):
         if line.strip():
             text, label = record_text(line, text_field, path, number), json.loads(line).get(label_field)
-            if not isinstance(label, str | int):
+            if not isinstance(label, str | int) or label == "":
                 raise UserError(
                     f"{path}:{number}: no label (text or whole number) in {label_field!r}; name its field with --label-field"
                 )
@@ -98,16 +98,22 @@ def _read_records(path: Path, text_field: str, label_field: str) -> Iterator[tup
 def _read_table(path: Path, text_field: str, label_field: str) -> Iterator[tuple[str, str]]:
     if CorpusFile(path).kind != ".tsv":
         raise UserError(f"{path}: labelled texts are read from .jsonl and .tsv, also .gz and .xz; convert or rename it")
-    columns: tuple[int, ...] = ()
+    names: list[str] = []
     for number, line in read_whole_lines(path):
-        if not columns:
+        if not names:
             names = line.split("\t")
             for flag, field in (("--text-field", text_field), ("--label-field", label_field)):
                 if field not in names:
                     raise UserError(f"{flag} {field}: {path}:{number} names only the columns {', '.join(names)}")
             columns = names.index(text_field), names.index(label_field)
         elif line.strip():
+            if (found := line.count("\t") + 1) > len(names):
+                raise UserError(
+                    f"{path}:{number}: {found} tab-separated columns, but line 1 names {len(names)}; a text has no tabs"
+                )
             text, label = read_columns(path, line, number, columns)
+            if not label:
+                raise UserError(f"{path}:{number}: the label is empty; give one, or drop the line")
             yield text, label
 
 

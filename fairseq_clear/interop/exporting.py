@@ -22,6 +22,7 @@ from fairseq_clear.patches.checkpoint_files import read_checkpoint
 from fairseq_clear.text.data_folders import CLEAR_JSON, read_clear_json
 from fairseq_clear.text.sentence_folders import EXPORTED, SentenceSettings, write_modules
 from fairseq_clear.text.tokenizers import ROLES, HfTokenizer, Tokenizer
+from fairseq_clear.text.vocabulary import SPM_NAME
 
 USE = {
     "sentence-transformers": """\
@@ -37,7 +38,8 @@ states = model(**inputs).last_hidden_state""",
     "fairseq": """\
 from fairseq.models.roberta import RobertaModel
 
-roberta = RobertaModel.from_pretrained("FOLDER", "model.pt", bpe=None)""",
+roberta = RobertaModel.from_pretrained("FOLDER", "model.pt", bpe=None).eval()
+states = roberta.extract_features(ids)  # ids of tokens, from that of <s> to that of </s>""",
 }
 # Inserted before the last line of the example for a Longformer.
 GLOBAL = """\
@@ -180,6 +182,8 @@ def model_card(
     """
     args, window = loaded.model.args, window_of(loaded.model)
     use = USE[form].replace("states =", f"{GLOBAL}states =") if window else USE[form]
+    if form == "fairseq" and (data_bin / SPM_NAME).is_file():
+        use = use.replace("bpe=None", 'bpe="sentencepiece"').partition("(ids)")[0] + '(roberta.encode("A film."))'
     attention = f", attention window {window}" if window else ""
     trained = f"{loaded.updates:,} updates" if loaded.updates else "imported, without further training"
     return f"""\

@@ -156,6 +156,9 @@ def convert_namespace_to_omegaconf(args: argparse.Namespace) -> Any:
         if not args.max_update:
             _fail(f"--total-num-update: is required by --lr-scheduler {args.lr_scheduler} without --max-update")
         args.total_num_update = args.max_update
+    for name in ("data", "save_dir", "restore_file", "finetune_from_model", "tensorboard_logdir"):
+        if "${" in (path := str(getattr(args, name, ""))):
+            _fail(f"{path}: fairseq reads ${{...}} as the name of a setting; rename the folder")
     try:
         return original("fairseq_cli.train:convert_namespace_to_omegaconf")(args)
     except InterpolationKeyError as error:

@@ -40,7 +40,7 @@ from fairseq_clear.tasks.run_record import (
 )
 from fairseq_clear.tasks.setting_ranges import MEASURED, STOCK_CRITERIONS, check_metric, check_numbers
 from fairseq_clear.tasks.validation_scores import RetrievalValidation, StsValidation
-from fairseq_clear.text.data_folders import CLEAR_JSON, DICTIONARY, check_vocabulary, load_tokenizer
+from fairseq_clear.text.data_folders import CLEAR_JSON, DICTIONARY, check_vocabulary, epoch_folders, load_tokenizer
 from fairseq_clear.text.documents import Documents, documents_of
 from fairseq_clear.text.mapped_files import check_data_files
 from fairseq_clear.text.sentence_dataset import BlockDataset, SentenceDataset
@@ -93,9 +93,10 @@ class ClearLMTask(MaskedLMTask):
     @exit_on_user_error
     def setup_task(cls, cfg: ClearLMConfig, **kwargs: Any) -> "ClearLMTask":
         """Set up the task; UserError if the data's dictionary is missing or damaged, or a setting is wrong."""
-        paths = utils.split_paths(cfg.data)
-        if len(paths) > 1 and os.path.isdir(cfg.data):
+        if os.pathsep in cfg.data and os.path.isdir(cfg.data):
             raise UserError(f"{cfg.data}: fairseq separates data folders by {os.pathsep!r}; rename the folder")
+        paths = epoch_folders(cfg.data)
+        cfg.data = os.pathsep.join(paths)
         dictionary = os.path.join(paths[0], DICTIONARY)
         if not os.path.exists(dictionary):
             raise UserError(f"{dictionary} does not exist: make the data folder with fairseq-clear prepare")

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fairseq import utils
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.registry import REGISTRIES
 from omegaconf import OmegaConf
@@ -21,7 +20,7 @@ from fairseq_clear.models.pretrained_encoder import SHAPELESS, checkpoint_in
 from fairseq_clear.patches.startup import flags_of, nearest
 from fairseq_clear.spec import setting_names
 from fairseq_clear.tasks.corpus_mix import parse_mix, shards_of
-from fairseq_clear.text.data_folders import DICTIONARY, read_dictionary
+from fairseq_clear.text.data_folders import DICTIONARY, epoch_folders, read_dictionary
 from fairseq_clear.text.synonym_files import SYNONYMS_NPZ
 from fairseq_clear.views.paraphrase_views import ORIGINAL, PARAPHRASES, aligned_folder
 from fairseq_clear.views.view_table import find_view_source
@@ -200,7 +199,7 @@ def _model(model: Any) -> dict[str, Any]:
 
 def _files(cfg: Any, chain: Chain) -> dict[str, Any]:
     task, guide = cfg.task, getattr(cfg.criterion, "guide", None)
-    folders, corpora = [Path(folder) for folder in utils.split_paths(task.data)], parse_mix(task.mix, task.data)
+    folders, corpora = [*map(Path, epoch_folders(task.data))], parse_mix(task.mix, task.data)
     shares = [f"{corpus.weight / corpora[0].weight} {_hash_texts(cfg, shards_of(corpus))}" for corpus in corpora]
     files = {
         "data": {"path": task.data, "hash": _hash_texts(cfg, folders)},

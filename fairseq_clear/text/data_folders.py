@@ -47,6 +47,11 @@ def data_folders(data_bin: str | Path, *, flag: str = "--data-bin") -> list[Path
     return folders
 
 
+def epoch_folders(data: str) -> list[str]:
+    """Return the folders that epochs of ``fairseq-train DATA`` read in turn: FOLDER1:FOLDER2, or the shards of a folder."""
+    return list(map(str, _shards(Path(data)))) if os.path.isdir(data) else data.split(os.pathsep)
+
+
 def _shards(folder: Path) -> list[Path]:
     shards = read_clear_json(folder).get("shards") if (folder / CLEAR_JSON).is_file() else None
     return [folder / str(name) for name in shards] if isinstance(shards, list) and shards else [folder]

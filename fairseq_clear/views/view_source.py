@@ -86,9 +86,20 @@ class ViewSource:
         raise NotImplementedError
 
     def pairs(self, indices: Tokens, draws: Draws) -> Pairs:
-        """Return the pairs of items (I,), item by item; ``draws`` has a row for each item."""
-        items = zip(indices.tolist(), draws.key.tolist(), strict=True)
-        found = [pair for index, key in items for pair in self(index, rng_for(key))]
+        """Return the pairs of items (I,), item by item; ``draws`` has a row for each item.
+
+        Raises:
+            ValueError: an item has other numbers of anchors or texts than the attributes say.
+        """
+        found: list[tuple[int, Sequence[Tokens]]] = []
+        expected = [1 + self.positives + self.negatives] * self.anchors
+        for index, key in zip(indices.tolist(), draws.key.tolist(), strict=True):
+            made = self(index, rng_for(key))
+            texts_of_pairs = [len(some) for _, some in made]
+            if texts_of_pairs != expected:
+                said = f"{type(self).__name__} made pairs of {texts_of_pairs} texts of item {index}"
+                raise ValueError(f"{said}; by its anchors, positives and negatives, it makes {expected}")
+            found += made
         texts = Ragged.of([text for _, some in found for text in some])
         negatives = Ragged.of([text for _, some in found for text in some[1 + self.positives :]])
         identity = np.array([identity for identity, _ in found], np.int64)

@@ -138,6 +138,9 @@ FINE = '{"label": "cars", "text": "x"}\n'
         (FINE, {"name": "a.csv"}, "a.csv: labelled texts are read from .jsonl and .tsv"),
         ("text\tgroup\n", {"name": "a.tsv"}, "--label-field label: .*a.tsv:1 names only the columns text, group"),
         ("text\tlabel\nx\n", {"name": "a.tsv"}, "a.tsv:2: 1 tab-separated columns"),
+        ("text\tlabel\nx\ty\tcars\n", {"name": "a.tsv"}, "a.tsv:2: 3 tab-separated columns, but line 1 names 2"),
+        ("text\tlabel\nx\t\n", {"name": "a.tsv"}, "a.tsv:2: the label is empty"),
+        (FINE + '{"label": "", "text": "x"}\n', {}, "a.jsonl:2: no label .* in 'label'"),
     ],
 )
 def test_mistakes_name_file_and_line(content: str, flags: dict[str, object], message: str, tmp_path: Path) -> None:

@@ -56,6 +56,7 @@ BY_FLAGS = {
     "--lr-scheduler polynomial_decay --total-num-update nan": ("--total-num-update nan: ", "finite"),
     "--distributed-world-size 2": ("--distributed-world-size 2: this machine has 0 GPUs; start with torchrun --nproc",),
     "--lr-scheduler polynomial_decay --max-update 0 --max-epoch 1": ("--total-num-update: is required", "--max-update"),
+    "--tensorboard-logdir a${common.seed}": ("a${common.seed}: fairseq reads ${...} as the name of a setting",),
 }
 BY_BOTH = {
     "--poling cls": ("poling: no such", "did you mean", "pooling"),

@@ -211,6 +211,25 @@ def test_a_corpus_of_shards_is_read_whole(data_bin: Path, tmp_path: Path) -> Non
     assert code == 2 and "belongs to another run" in text
 
 
+def test_a_folder_of_shards_stands_for_its_shards(data_bin: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "sharded"
+    for number, count in enumerate((40, 20)):
+        binarize(
+            folder / f"shard{number}", data_bin / "dict.txt", train=sentences(count, number), valid=sentences(20, 2)
+        )
+    (folder / "clear.json").write_text(json.dumps({"format": 1, "shards": ["shard0", "shard1"]}))
+    named, weights = Path(f"{folder}/shard0:{folder}/shard1"), []
+    for number, data in enumerate((folder, named)):
+        # one epoch of each shard
+        code, text = train(data, tmp_path / str(number), "--max-epoch", "2", "--max-update", "0")
+        assert code == 0, text[-3000:]
+        weights.append(torch.load(tmp_path / str(number) / "checkpoint_last.pt", weights_only=False)["model"])
+    torch.testing.assert_close(*weights, rtol=0, atol=0)
+    assert updates(tmp_path / "0") == updates(tmp_path / "1") > 2
+    code, text = train(named, tmp_path / "0", "--max-epoch", "3", "--max-update", "0")
+    assert code == 0 and updates(tmp_path / "0") > updates(tmp_path / "1"), text[-3000:]
+
+
 def test_another_start_does_not_resume(data_bin: Path, copy: Path, tmp_path: Path) -> None:
     start = ("--finetune-from-model", str(copy / "checkpoint_last.pt"))
     code, text = train(data_bin, tmp_path / "new", *start)

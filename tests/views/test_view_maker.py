@@ -1,6 +1,7 @@
 """Views are drawn from (seed, epoch, index, view), whatever else is in the batch, also where an item gives several pairs."""
 
 import numpy as np
+import pytest
 
 from fairseq_clear.augmentations.chain import build_augmentation
 from fairseq_clear.seeding import Draws
@@ -84,3 +85,11 @@ def test_the_longest_views_have_their_prompts() -> None:
     chain, prompts = build_augmentation("none", SYMBOLS), (array([5, 6, 7]), array([8]))
     longest = ViewMaker(ShiftedPairs(), chain, 7, 99, prompts=prompts).longest()
     assert (longest - ShiftedPairs.text_lengths).tolist() == [[3, 1, 1] * 3] * 5
+
+
+@pytest.mark.parametrize(("positives", "anchors"), [(2, 2), (1, 1), (1, 3)])
+def test_an_item_has_as_many_texts_as_its_source_says(positives, anchors):
+    source, items = OneItem(), np.array([4, 7])
+    source.positives, source.anchors = positives, anchors
+    with pytest.raises(ValueError, match=r"OneItem made pairs of \[3, 3\] texts of item 4; .* it makes \["):
+        source.pairs(items, Draws.of(1, 1, items, 0))
