@@ -291,7 +291,10 @@ def measure_collection(
             return means(untouched) | sts_of(start, similarities)
         merged = checkpoint.with_name(f"merged.{seed}{checkpoint.suffix}")
         if isinstance(row, Theirs):
-            merge_folders(arguments.encoder, checkpoint, merged, 0.5, overwrite=True)
+            # without its modules, TSDAE's pooling, another one than the encoder's, does not matter
+            plain = checkpoint.with_name("plain")
+            shutil.copytree(checkpoint, plain, ignore=shutil.ignore_patterns("modules.json"), dirs_exist_ok=True)
+            merge_folders(arguments.encoder, plain, merged, 0.5, overwrite=True)
             load: Callable[[Path], Any] = load_theirs
         else:
             merge_checkpoints(encoder / "model.pt", checkpoint, merged, 0.5)
