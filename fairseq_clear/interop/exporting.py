@@ -39,7 +39,7 @@ states = model(**inputs).last_hidden_state""",
 from fairseq.models.roberta import RobertaModel
 
 roberta = RobertaModel.from_pretrained("FOLDER", "model.pt", bpe=None).eval()
-states = roberta.extract_features(ids)  # ids of tokens, from that of <s> to that of </s>""",
+states = roberta.extract_features(ids)  # ids: (1, T) token ids, from <s> to </s>""",
 }
 # Inserted before the last line of the example for a Longformer.
 GLOBAL = """\
