@@ -95,12 +95,11 @@ class ClearLMTask(MaskedLMTask):
         """Set up the task; UserError if the data's dictionary is missing or damaged, or a setting is wrong."""
         if os.pathsep in cfg.data and os.path.isdir(cfg.data):
             raise UserError(f"{cfg.data}: fairseq separates data folders by {os.pathsep!r}; rename the folder")
-        paths = epoch_folders(cfg.data)
-        cfg.data = os.pathsep.join(paths)
-        dictionary = os.path.join(paths[0], DICTIONARY)
-        if not os.path.exists(dictionary):
+        first, *others = epoch_folders(cfg.data)
+        cfg.data = os.pathsep.join(map(str, (first, *others)))
+        dictionary = first / DICTIONARY
+        if not dictionary.exists():
             raise UserError(f"{dictionary} does not exist: make the data folder with fairseq-clear prepare")
-        first, *others = map(Path, paths)
         check_vocabulary(first)
         check_folders(first, others)
         try:

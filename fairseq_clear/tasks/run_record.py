@@ -199,7 +199,7 @@ def _model(model: Any) -> dict[str, Any]:
 
 def _files(cfg: Any, chain: Chain) -> dict[str, Any]:
     task, guide = cfg.task, getattr(cfg.criterion, "guide", None)
-    folders, corpora = [*map(Path, epoch_folders(task.data))], parse_mix(task.mix, task.data)
+    folders, corpora = epoch_folders(task.data), parse_mix(task.mix, task.data)
     shares = [f"{corpus.weight / corpora[0].weight} {_hash_texts(cfg, shards_of(corpus))}" for corpus in corpora]
     files = {
         "data": {"path": task.data, "hash": _hash_texts(cfg, folders)},

@@ -31,15 +31,12 @@ TOKENIZERS: dict[str, Callable[..., Tokenizer]] = {
 
 
 def data_folders(data_bin: str | Path, *, flag: str = "--data-bin") -> list[Path]:
-    """Return the folders with a ``dict.txt`` that ``data_bin`` names, in the order in which epochs read them.
-
-    It is a folder, ``FOLDER1:FOLDER2`` as fairseq-train takes it, or the output folder of ``prepare --shards``.
+    """Return the folders of ``epoch_folders``, each with a ``dict.txt``.
 
     Raises:
         UserError: a folder is missing or has no ``dict.txt``.
     """
-    named = [Path(data_bin)] if Path(data_bin).is_dir() else [Path(part) for part in str(data_bin).split(os.pathsep)]
-    folders = [shard for folder in named for shard in _shards(folder)]
+    folders = epoch_folders(data_bin)
     for folder in folders:
         if not (folder / DICTIONARY).is_file():
             what = f"{folder} has no {DICTIONARY}" if folder.is_dir() else f"there is no folder {folder}"
@@ -47,9 +44,13 @@ def data_folders(data_bin: str | Path, *, flag: str = "--data-bin") -> list[Path
     return folders
 
 
-def epoch_folders(data: str) -> list[str]:
-    """Return the folders that epochs of ``fairseq-train DATA`` read in turn: FOLDER1:FOLDER2, or the shards of a folder."""
-    return list(map(str, _shards(Path(data)))) if os.path.isdir(data) else data.split(os.pathsep)
+def epoch_folders(data_bin: str | Path) -> list[Path]:
+    """Return the data folders that ``data_bin`` names, in the order in which epochs read them.
+
+    It is a folder, ``FOLDER1:FOLDER2`` as fairseq-train takes it, or the output folder of ``prepare --shards``.
+    """
+    named = [Path(data_bin)] if Path(data_bin).is_dir() else [Path(part) for part in str(data_bin).split(os.pathsep)]
+    return [shard for folder in named for shard in _shards(folder)]
 
 
 def _shards(folder: Path) -> list[Path]:
