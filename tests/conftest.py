@@ -3,6 +3,7 @@
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # forked processes can use the GPU after a look for one
 import gc
 import importlib.util
 import random
@@ -69,12 +70,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 collect_ignore = [] if importlib.util.find_spec("mteb") else ["evaluation/test_mteb.py"]  # make test-mteb
-MARKED = {"real": SHARED.is_dir(), "slurm": "LOCAL_SLURM" in os.environ}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect tests whose data or Slurm are absent. Files with slow tests go first, so that none is alone at the end."""
-    absent = [name for name, is_there in MARKED.items() if not is_there]
+    """Deselect tests whose data, GPU or Slurm are absent. Files with slow tests go first, so that none is alone at the end."""
+    import torch
+
+    found = {"real": SHARED.is_dir(), "gpu": torch.cuda.is_available(), "slurm": "LOCAL_SLURM" in os.environ}
+    absent = [name for name, is_there in found.items() if not is_there]
     left_out = [item for item in items if any(map(item.get_closest_marker, absent))]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]

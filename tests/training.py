@@ -134,9 +134,10 @@ def compose(data: str, flags: Sequence[str]) -> Any:
     return convert_namespace_to_omegaconf(parse(data, flags))
 
 
-def build(data: Path | str, *flags: str, world_size: int = 1) -> tuple[Trainer, Any]:
+def build(data: Path | str, *flags: str, world_size: int = 1, on_gpu: bool = False) -> tuple[Trainer, Any]:
     """Trainer and training set; weights are the same in every process."""
     cfg = configuration(data, *flags, world_size=world_size)
+    cfg.common.cpu = not on_gpu
     task = tasks.setup_task(cfg.task)
     torch.manual_seed(1)
     model = task.build_model(cfg.model)
@@ -164,12 +165,13 @@ class Case:
     shares: Sequence[Sequence[Sequence[int]]]
     broken: Callable[[], AbstractContextManager[Any]] = nullcontext
     steps: int = 1
+    on_gpu: bool = False
 
 
 def update(rank: int, data: str, case: Case) -> dict[str, Any]:
     """The update by worker ``rank``: weights before and after, and the numbers logged."""
     with case.broken():
-        trainer, dataset = build(data, *case.flags, world_size=len(case.shares))
+        trainer, dataset = build(data, *case.flags, world_size=len(case.shares), on_gpu=case.on_gpu)
         before = weights(trainer)
         batches = [dataset.collater([dataset[index] for index in indices]) for indices in case.shares[rank]]
         trainer.reset_dummy_batch(batches[0])
@@ -185,10 +187,10 @@ def updates(rank: int, data: str, cases: Sequence[Case]) -> list[dict[str, Any]]
 
 def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
     """Parameters, those of key encoders included, and the keys of a queue in an order that does not matter."""
-    found = {name: parameter.detach().clone() for name, parameter in trainer.get_model().named_parameters()}
+    found = {name: parameter.detach().cpu().clone() for name, parameter in trainer.get_model().named_parameters()}
     queue = trainer.get_model().key_queue
     if queue is not None:
-        found["key_queue"] = queue.keys[queue.keys[:, 0].argsort()].clone()
+        found["key_queue"] = queue.keys[queue.keys[:, 0].argsort()].cpu().clone()
     return found
 
 

@@ -1,4 +1,4 @@
-"""Changes to fairseq's RobertaEncoder: one padding check per batch, window attention, segments, LayerNorm's epsilon.
+"""Changes to fairseq's RobertaEncoder: one padding check per batch, fused GELU, window attention, segments, another epsilon.
 
 The weights keep fairseq's names and order, so checkpoints and optimizer states are interchangeable.
 """
@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from fairseq.models.transformer import TransformerEncoder
 from fairseq.modules import MultiheadAttention
+from fairseq.modules.gelu import gelu
 from fairseq.modules.learned_positional_embedding import LearnedPositionalEmbedding
 from torch import Tensor, nn
+from torch.nn import functional
 
 from fairseq_clear.modules.window_attention import MaskCache, window_attention
 
@@ -18,6 +20,9 @@ FAIRSEQ_EPS = 1e-5
 
 def adapt_encoder(encoder: Any, *, eps: float, segments: int, window: int) -> None:
     """Change a RobertaEncoder in place.
+
+    fairseq's GELU converts its input to float32 and the result back, in kernels of their own, and keeps the float32 copy for
+    the backward pass. torch's GELU also computes in float32, but in one kernel, and keeps the input.
 
     Args:
         eps: epsilon of every LayerNorm, including the MLM head's.
@@ -28,6 +33,8 @@ def adapt_encoder(encoder: Any, *, eps: float, segments: int, window: int) -> No
     for module in encoder.modules():
         if isinstance(module, nn.LayerNorm) or type(module).__name__ == "FusedLayerNorm":
             module.eps = eps
+        if getattr(module, "activation_fn", None) is gelu:
+            module.activation_fn = functional.gelu
     if segments > 1:
         stack.embed_positions = SegmentedPositions(stack.embed_positions, segments, encoder.dictionary.eos())
     if window:

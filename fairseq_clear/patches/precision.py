@@ -77,6 +77,24 @@ def skip_overflows_on_cpu() -> None:
         trainer.torch = _TorchOfTrainer()
 
 
+def take_norms_where_gradients_are() -> None:
+    """Let fairseq take the norm of the gradients on their device, with torch's kernels for many tensors.
+
+    Removes: ``RuntimeError: scalar tensor is expected to be on cpu`` with ``--cpu --clip-norm`` on a machine with a GPU, to
+    which fairseq moves the norms; a warning to install apex; and a kernel for each weight on a GPU without apex.
+    """
+    from fairseq import utils
+
+    if not utils.multi_tensor_l2norm_available:
+        utils.multi_tensor_l2norm_available, utils.multi_tensor_total_norm = True, total_norm
+
+
+def total_norm(gradients: list[torch.Tensor]) -> torch.Tensor:
+    """Return the L2 norm of all gradients together, in float32."""
+    norms = torch._foreach_norm(gradients, 2, dtype=torch.float32)
+    return torch.norm(torch.stack([norm.to(norms[0].device) for norm in norms]))
+
+
 def state_dict(self: Any) -> dict[str, Any]:
     """Return the optimizer's state with the float32 master weights of ``--fp16`` and ``--bf16``.
 

@@ -19,6 +19,7 @@ from fairseq.tasks.masked_lm import MaskedLMTask
 from fairseq_clear.augmentations.base import Symbols
 from fairseq_clear.augmentations.chain import Chain, build_augmentation
 from fairseq_clear.criterions.contrastive import ContrastiveCriterion
+from fairseq_clear.criterions.figures import read_figures
 from fairseq_clear.data.dataset import ClearDataset
 from fairseq_clear.data.masking import Masks
 from fairseq_clear.errors import UserError, exit_on_user_error
@@ -387,11 +388,11 @@ class ClearLMTask(MaskedLMTask):
                 validation(model, self.dictionary)
 
     def reduce_metrics(self, logging_outputs: Any, criterion: Any) -> None:
-        """Log averages.
+        """Log averages; warn about views that are too easy and about missing negatives.
 
-        In validation, also log the scores of ``--eval-sts`` and ``--eval-retrieval`` for every subset, because fairseq reads
-        the best checkpoint's metric from each. In training, warn about views that are too easy and about missing negatives.
+        Scores of ``--eval-sts`` and ``--eval-retrieval`` are logged for every subset: the best checkpoint's metric may be one.
         """
+        logging_outputs = read_figures(logging_outputs)
         super().reduce_metrics(logging_outputs, criterion)
         for name, validation in (("sts_spearman", self.sts), ("retrieval_mrr", self.retrieval)):
             if validation is not None and validation.score is not None and self.watch.update is None:

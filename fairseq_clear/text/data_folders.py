@@ -64,7 +64,7 @@ def load_tokenizer(data_bin: str | Path) -> Tokenizer:
     Raises:
         UserError: the folder is missing, or its ``clear.json`` is missing or broken (fairseq-preprocess writes none).
     """
-    folder = _shards(Path(data_bin) if Path(data_bin).exists() else Path(str(data_bin).split(os.pathsep)[0]))[0]
+    folder = epoch_folders(data_bin)[0]
     kind, files = recorded_tokenizer(folder)
     if not isinstance(kind, str) or kind not in TOKENIZERS:
         known = ", ".join(TOKENIZERS)

@@ -1,12 +1,15 @@
-"""Benchmarks of the base encoder on a GPU: tokens per second, MFU, memory, precisions, NCCL, Longformer. gpu.sh runs them.
+"""Benchmarks of the base encoder on a GPU: tokens per second, MFU, memory, loading, precisions, Longformer. gpu.sh runs them.
 
-    python scripts/bench/gpu.py [--device cuda] [--peak-tflops 989] [--json FILE]
+    python scripts/bench/gpu.py [--parts throughput recipe] [--device cuda] [--peak-tflops 989] [--json FILE]
 
-1. Whole updates of masked_lm and CLEAR with base (12 x 768) at 512 tokens in bf16. MFU is the FLOPs of an update, divided by
-   its seconds and by the peak. torch counts the FLOPs of forward and backward, fused attention included; nothing is recomputed.
-2. fairseq-train with every criterion in every precision, in a process group of one worker with the device's backend (NCCL, or
-   gloo on a CPU): greatest relative difference of the losses from those in float32.
-3. base with --attention-window 512, compared with full attention, at 4,096 tokens.
+- throughput: whole updates of masked_lm and CLEAR with base (12 x 768) at 512 tokens in bf16; CLEAR also compiled, and in
+  chunks. MFU is the FLOPs of an update, divided by its seconds and by the peak. torch counts the FLOPs of forward and backward,
+  fused attention included, without what chunks compute again.
+- longformer: base with --attention-window 512, compared with full attention, at 4,096 tokens.
+- recipe: clear/base_256gpu as fairseq-hydra-train runs it, with two processes that load data: share of the time that it waits
+  for them, MFU, and memory, compared with what ``fairseq-clear plan`` estimates.
+- numerics: fairseq-train with every criterion in every precision, in a process group of one worker with the device's backend
+  (NCCL, or gloo on a CPU): greatest relative difference of the losses from those in float32.
 
 ``--device cpu --arch clear_roberta_tiny --length 64 --long 128`` runs all parts without a GPU.
 """
@@ -19,6 +22,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from statistics import median
 from unittest import mock
@@ -27,6 +32,8 @@ import torch
 from results import compare, finish, flags, in_turn, row
 from steps import build, make_text, steps
 from torch.utils.flop_counter import FlopCounterMode
+
+from fairseq_clear.plan import GIB, Recipe, make_plan, read_recipe
 
 PROJECT = Path(__file__).resolve().parents[2]
 CRITERIONS: dict[str, tuple[str, ...]] = {
@@ -46,36 +53,36 @@ NO_DROPOUT = ("--dropout", "0", "--attention-dropout", "0", "--activation-dropou
 def main() -> None:
     """Print a line of JSON; --json also writes it to a file."""
     arguments = flags(
-        __doc__, device="cuda", arch="clear_roberta_base", length=512, long=4096, window=512, texts=16, updates=20,
-        repeats=7, peak_tflops=989.0, criterions=list(CRITERIONS), precisions=list(PRECISIONS),
+        __doc__, device="cuda", arch="clear_roberta_base", length=512, long=4096, window=512, texts=64, sequences=32,
+        updates=20, repeats=7, parts=["throughput", "longformer", "recipe", "numerics"], peak_tflops=989.0,
+        criterions=list(CRITERIONS), precisions=list(PRECISIONS),
     )  # fmt: skip
     if arguments.device not in ("cuda", "cpu"):
         raise SystemExit(f"gpu: --device {arguments.device}: give cuda or cpu; CUDA_VISIBLE_DEVICES chooses the GPU")
     is_gpu = arguments.device == "cuda"
     if is_gpu and not torch.cuda.is_available():
         raise SystemExit("gpu: torch sees no GPU here; give --device cpu to try the benchmark without one")
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "short").mkdir()
-        (Path(folder) / "long").mkdir()
-        short = make_text(Path(folder) / "short", 400, (arguments.length - 2, arguments.length - 2))
-        long = make_text(Path(folder) / "long", 40, (arguments.long - 2, arguments.long - 2))
-        name = torch.cuda.get_device_name() if is_gpu else "CPU"
-        table = throughput(arguments, short, is_gpu)
-        table += longformer(arguments, long, is_gpu)
-        finish(table, arguments, name=name, torch=torch.__version__)  # kept if the next part fails
-        losses = numerics(arguments, short, is_gpu)
-    for name, of in losses.items():
-        for precision in of.keys() - {"fp32"}:
+    name = torch.cuda.get_device_name() if is_gpu else "CPU"
+    table, losses = [], {}
+    with tempfile.TemporaryDirectory() as parent:
+        for part, measure in (("throughput", throughput), ("longformer", longformer), ("recipe", recipe)):
+            (folder := Path(parent) / part).mkdir()
+            table += measure(arguments, folder, is_gpu) if part in arguments.parts else []
+            finish(table, arguments, name=name, torch=torch.__version__)  # kept if the next part fails
+        if "numerics" in arguments.parts:
+            losses = numerics(arguments, Path(parent), is_gpu)
+    for criterion, of in losses.items():
+        for precision in [one for one in of if one != "fp32"]:
             pairs = zip(of[precision], of["fp32"], strict=True)
             worst = max(abs(mine - exact) / exact for mine, exact in pairs)
-            table.append(row(f"{name}, {precision} compared with fp32", "relative difference of the loss", worst))
+            table.append(row(f"{criterion}, {precision} compared with fp32", "relative difference of the loss", worst))
     finish(table, arguments, name=name, torch=torch.__version__, losses=losses)
 
 
 def flags_of(arguments: argparse.Namespace, length: int, is_gpu: bool) -> tuple[str, ...]:
     """The flags of every training step."""
     size = ("--arch", arguments.arch, "--max-positions", str(length), "--tokens-per-sample", str(length))
-    return (*size, "--projection-layers", "2", *(("--bf16",) if is_gpu else ()))
+    return (*size, "--projection-layers", "2", *(("--bf16", "--optimizer", "clear_adamw") if is_gpu else ()))
 
 
 def finished(step: Callable[[int], object], is_gpu: bool) -> Callable[[int], None]:
@@ -100,39 +107,45 @@ def peak_mib(step: Callable[[int], object], is_gpu: bool) -> float | None:
     return (torch.cuda.max_memory_allocated() - before) / 2**20
 
 
-def throughput(arguments: argparse.Namespace, data: Path, is_gpu: bool) -> list[dict[str, object]]:
+def throughput(arguments: argparse.Namespace, folder: Path, is_gpu: bool) -> list[dict[str, object]]:
     """Rows of masked_lm and of CLEAR, whose update reads each text three times."""
+    data = make_text(folder, 400, (arguments.length - 2, arguments.length - 2))
     common = flags_of(arguments, arguments.length, is_gpu)
-    runs = (("masked_lm", 3 * arguments.texts, ()), ("clear_nt_xent", arguments.texts, ("--augment", "none")))
-    rates, tables = [], []
-    for name, texts, recipe in runs:
-        trainer, dataset = build(data, *common, "--criterion", name, *recipe, is_cpu=not is_gpu)
-        step = steps(trainer, dataset, texts, made=arguments.repeats + 2)
+    clear, chunk = ("--criterion", "clear_nt_xent", "--augment", "none"), str(4 * arguments.length)
+    runs = {
+        "masked_lm": ("--criterion", "masked_lm"),
+        "CLEAR": clear,
+        "CLEAR, compiled": (*clear, "--compile"),
+        f"CLEAR, chunks of {chunk} tokens": (*clear, "--encode-chunk-size", chunk),
+    }
+    rates, tables, tokens, flops = {}, [], 3 * arguments.texts * arguments.length, {}
+    for name, recipe in runs.items():
+        trainer, dataset = build(data, *common, *recipe, is_cpu=not is_gpu)
+        step = steps(trainer, dataset, arguments.texts * (3 if name == "masked_lm" else 1), made=arguments.repeats + 2)
         step(0)
-        counter = FlopCounterMode(display=False)
-        with counter:
-            step(1)
+        if len(recipe) <= len(clear):  # compiled code is not counted, and chunks are computed twice
+            with FlopCounterMode(display=False) as counter:
+                step(1)
+            flops[name] = counter.get_total_flops()
         (seconds,) = in_turn([finished(step, is_gpu)], arguments.repeats)
-        tokens = 3 * arguments.texts * arguments.length
-        share = counter.get_total_flops() / median(seconds) / (arguments.peak_tflops * 1e12)
-        rates.append([tokens / one for one in seconds])
+        share = flops.get(name, flops.get("CLEAR", 0)) / median(seconds) / (arguments.peak_tflops * 1e12)
+        rates[name] = tokens / median(seconds)
         mib = peak_mib(step, is_gpu)
-        tables.append(
-            row(f"{arguments.arch}, {arguments.length} tokens, {name}", "tokens/s", median(rates[-1]), mib=mib)
-        )
+        tables.append(row(f"{arguments.arch}, {arguments.length} tokens, {name}", "tokens/s", rates[name], mib=mib))
         tables.append(row(f"{arguments.arch}, {name}: MFU", "of the peak", share, aim=">= 0.45" if is_gpu else ""))
+        print(*tables[-2:], sep="\n", flush=True)
         del trainer, dataset, step
-    tables.append(
-        row(
-            "CLEAR step (MLM + 2 views)", "tokens/s", median(rates[1]), baseline="masked_lm", theirs=median(rates[0]),
-            ratio=median(rates[1]) / median(rates[0]), aim=">= 0.95",
+    for name, baseline, aim in (("CLEAR", "masked_lm", ">= 0.95"), ("CLEAR, compiled", "CLEAR", "")):
+        ratio = rates[name] / rates[baseline]
+        tables.append(
+            row(name, "tokens/s", rates[name], baseline=baseline, theirs=rates[baseline], ratio=ratio, aim=aim)
         )
-    )  # fmt: skip
     return tables
 
 
-def longformer(arguments: argparse.Namespace, data: Path, is_gpu: bool) -> list[dict[str, object]]:
+def longformer(arguments: argparse.Namespace, folder: Path, is_gpu: bool) -> list[dict[str, object]]:
     """The row of an attention window, compared with full attention."""
+    data = make_text(folder, 40, (arguments.long - 2, arguments.long - 2))
     common = (*flags_of(arguments, arguments.long, is_gpu), "--criterion", "masked_lm")
     found, memory = [], []
     for window in (arguments.window, 0):
@@ -150,38 +163,91 @@ def longformer(arguments: argparse.Namespace, data: Path, is_gpu: bool) -> list[
     ]  # fmt: skip
 
 
-def numerics(arguments: argparse.Namespace, data: Path, is_gpu: bool) -> dict[str, dict[str, list[float]]]:
+def recipe(arguments: argparse.Namespace, folder: Path, is_gpu: bool) -> list[dict[str, object]]:
+    """Rows of CLEAR's recipe for 256 GPUs on one, with what ``plan`` estimates."""
+    words = arguments.length - 2
+    data = make_text(folder, 50 * arguments.sequences, (words, words), vocabulary=50_000)
+    overrides = [
+        *(f"model._name={arguments.arch}", f"model.max_positions={arguments.length}"),
+        *(f"task.tokens_per_sample={arguments.length}", f"dataset.batch_size={arguments.sequences}"),
+        *(() if is_gpu else ("++common.cpu=true", "common.fp16=false")),
+    ]
+    cost = make_plan(Recipe(read_recipe("clear/base_256gpu", overrides, str(data))), 1, 1_000 * GIB, 1.0)
+    more = {
+        "common.user_dir": PROJECT / "fairseq_clear", "common.log_format": "json", "common.log_interval": 5,
+        "task.data": data, "optimization.max_update": 3 * arguments.updates, "dataset.num_workers": 2,
+        "dataset.disable_validation": "true", "checkpoint.no_save": "true", "checkpoint.save_dir": folder,
+        "hydra.run.dir": folder,
+    }  # fmt: skip
+    tool = "from fairseq_cli.hydra_train import cli_main; cli_main()"
+    config = ("--config-dir", str(PROJECT / "examples/clear/config"), "--config-name", "base_256gpu")
+    logged = _logged([tool, *config, *overrides, *(f"{name}={value}" for name, value in more.items())], "recipe")
+    waits, rates = ([float(line[name]) for line in logged[1:]] for name in ("data_wait", "ups"))  # after the start
+    what = "clear/base_256gpu, 2 loaders"
+    tokens, share = 3 * arguments.sequences * arguments.length, median(rates) / (arguments.peak_tflops * 1e12)
+    rows = [
+        row(what, "tokens/s", tokens * median(rates)),
+        row(f"{what}: MFU", "of the peak", cost.flops * share, aim=">= 0.45" if is_gpu else ""),
+        row(f"{what}: wait for data", "of the time", median(waits), aim="<= 0.02" if is_gpu else ""),
+    ]
+    if is_gpu:
+        total = torch.cuda.get_device_properties(0).total_memory / GIB
+        used, planned = total - min(float(line["gb_free"]) for line in logged), (cost.state + cost.activations) / GIB
+        rows.append(
+            row(f"{what}: memory by plan", "GiB", planned, baseline="measured", theirs=used, ratio=planned / used)
+        )
+    print(*rows, sep="\n", flush=True)
+    return rows
+
+
+def numerics(arguments: argparse.Namespace, folder: Path, is_gpu: bool) -> dict[str, dict[str, list[float]]]:
     """Losses of the first updates of each criterion in each precision, with fairseq-train and one worker."""
+    data = make_text(folder, 400, (arguments.length - 2, arguments.length - 2))
     found: dict[str, dict[str, list[float]]] = {}
-    for criterion in arguments.criterions:
-        for precision in arguments.precisions:
-            losses = _train(arguments, data, criterion, precision, is_gpu)
-            found.setdefault(criterion, {})[precision] = losses
+    with ThreadPoolExecutor(len(arguments.precisions) if is_gpu else 1) as pool:
+        for criterion in arguments.criterions:
+            train = partial(_train, arguments, data, criterion, is_gpu=is_gpu)
+            found[criterion] = dict(zip(arguments.precisions, pool.map(train, arguments.precisions), strict=True))
+            print({criterion: found[criterion]}, flush=True)
     return found
 
 
-def _train(arguments: argparse.Namespace, data: Path, criterion: str, precision: str, is_gpu: bool) -> list[float]:
+def _train(arguments: argparse.Namespace, data: Path, criterion: str, precision: str, *, is_gpu: bool) -> list[float]:
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
-    tool = "from fairseq_cli.train import cli_main; cli_main()"
     command = [
-        *(sys.executable, "-W", "ignore", "-c", tool, str(data), "--user-dir", str(PROJECT / "fairseq_clear")),
+        *(
+            "from fairseq_cli.train import cli_main; cli_main()",
+            str(data),
+            "--user-dir",
+            str(PROJECT / "fairseq_clear"),
+        ),
         *("--task", "clear_lm", "--sample-break-mode", "eos", "--criterion", criterion, *CRITERIONS[criterion]),
         *(*flags_of(arguments, arguments.length, False), *NO_DROPOUT, *PRECISIONS[precision]),
-        *("--optimizer", "adam", "--lr", "1e-4", "--clip-norm", "1", "--batch-size", str(arguments.texts)),
+        *("--optimizer", "adam", "--lr", "1e-4", "--clip-norm", "1", "--batch-size", str(max(arguments.texts // 8, 2))),
         *("--max-update", str(arguments.updates), "--log-interval", "1", "--log-format", "json", "--no-save"),
         *("--save-dir", str(data / f"{criterion}-{precision}")),
         *("--disable-validation", "--num-workers", "0", "--distributed-world-size", "1", "--distributed-no-spawn"),
         *("--distributed-init-method", f"tcp://localhost:{port}", "--distributed-rank", "0"),
         *(() if is_gpu else ("--cpu", "--fp16-no-flatten-grads", "--distributed-backend", "gloo")),
     ]
+    return [float(line["loss"]) for line in _logged(command, f"{criterion}-{precision}")]
+
+
+def _logged(command: list[str], name: str) -> list[dict[str, str]]:
+    """What Python's ``-c`` with this code and arguments logs while it trains."""
     path = os.pathsep.join(filter(None, (str(PROJECT), os.environ.get("PYTHONPATH"))))
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path})
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", *command], capture_output=True, text=True,
+        env=os.environ | {"PYTHONPATH": path},
+    )  # fmt: skip
     if done.returncode:
-        raise SystemExit(f"{criterion}, {precision}: {done.stderr[-2_000:]}")
-    lines = [line.partition(" | ")[2] for line in (done.stdout + done.stderr).splitlines() if "train_inner" in line]
-    return [float(json.loads(line[line.index("{") :])["loss"]) for line in lines]
+        raise SystemExit(f"{name}: {(done.stdout + done.stderr)[-3_000:]}")
+    lines = [
+        line.partition("train_inner")[2] for line in (done.stdout + done.stderr).splitlines() if "train_inner" in line
+    ]
+    return [json.loads(line[line.index("{") :]) for line in lines]
 
 
 if __name__ == "__main__":

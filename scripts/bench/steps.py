@@ -33,11 +33,11 @@ ENCODER = (
 def make_text(folder: Path, sentences: int, words: tuple[int, int], vocabulary: int = 8_000) -> Path:
     """Make a data folder of random sentences, drawn by Zipf's law; ``words`` are the least and the greatest length."""
     rng = random.Random(1)
-    weights = [1 / (rank + 1) for rank in range(vocabulary)]
+    weights = [*accumulate(1 / (rank + 1) for rank in range(vocabulary))]
     text = folder / "train.txt"
     with open(text, "w", encoding="utf-8") as out:
         for _ in range(sentences):
-            chosen = rng.choices(range(vocabulary), weights, k=rng.randint(*words))
+            chosen = rng.choices(range(vocabulary), cum_weights=weights, k=rng.randint(*words))
             out.write(" ".join(f"w{number}" for number in chosen) + "\n")
     tool = "from fairseq_cli.preprocess import cli_main; cli_main()"
     command = [sys.executable, "-c", tool, "--only-source", "--trainpref", str(text), "--destdir", str(folder / "bin")]

@@ -1,5 +1,6 @@
 """fairseq's trainer in mixed precision, on the CPU with torch's CPU GradScaler, against its trainer in float32."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -9,13 +10,14 @@ from unittest import mock
 
 import pytest
 import torch
-from fairseq import optim
+from fairseq import optim, utils
 from fairseq import trainer as fairseq_trainer
 from fairseq.models import distributed_fairseq_model
 from fairseq.optim.fp16_optimizer import FP16Optimizer
 from fairseq.trainer import Trainer
 
 from fairseq_clear import patches
+from fairseq_clear.patches import precision
 from fairseq_clear.patches.precision import skip_overflows_on_cpu
 from tests.training import build, distance, weights
 
@@ -186,3 +188,29 @@ def test_installing_twice_changes_nothing() -> None:
         skip_overflows_on_cpu()
         assert fairseq_trainer.torch.tensor(0.0).cuda() == 0
         assert fairseq_trainer.torch.Tensor is torch.Tensor
+
+
+@pytest.mark.parametrize("max_norm", [0.0, 0.5])
+def test_norms_are_taken_where_gradients_are(max_norm: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stock fairseq's own norm, which it moves to the GPU of a machine that has one."""
+
+    def gradients() -> list[torch.nn.Parameter]:
+        torch.manual_seed(1)
+        found = [torch.nn.Parameter(torch.zeros(shape)) for shape in ((3, 4), (5,), (2, 2))]
+        for weight in found:
+            weight.grad = torch.randn_like(weight)
+        return found
+
+    stock, ours = gradients(), gradients()
+    with monkeypatch.context() as patched:
+        patched.setattr(utils, "multi_tensor_l2norm_available", False)
+        expected = utils.clip_grad_norm_(stock, max_norm)
+        patched.setattr(torch.cuda, "is_available", lambda: True)
+        patched.setattr(torch.cuda, "current_device", lambda: torch.device("meta"))
+        with pytest.warns(UserWarning, match="apex"):
+            assert utils.clip_grad_norm_(gradients(), 0.0).is_meta
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert torch.equal(utils.clip_grad_norm_(ours, max_norm), expected)
+    assert all(torch.equal(one.grad, other.grad) for one, other in zip(stock, ours, strict=True))
+    half = [torch.full((300,), 100.0, dtype=torch.float16), torch.ones(2, dtype=torch.float16)]
+    assert precision.total_norm(half).item() == pytest.approx(math.sqrt(300 * 1e4 + 2)), "in float32"

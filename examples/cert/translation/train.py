@@ -92,9 +92,11 @@ def train(source: str, target: str, data: Path, folder: Path, arguments: argpars
 
 
 def run(tool: str, *command: str) -> None:
-    """Run a command of fairseq with this interpreter."""
+    """Run a command of fairseq with this interpreter, without GPUs: with one, stock fairseq's --cpu --clip-norm fails."""
     program = [sys.executable, "-c", f"from fairseq_cli.{tool} import cli_main; cli_main()"]
-    subprocess.run([*program, *command], check=True, env={**os.environ, "PYTHONWARNINGS": "ignore"})
+    subprocess.run(
+        [*program, *command], check=True, env={**os.environ, "PYTHONWARNINGS": "ignore", "CUDA_VISIBLE_DEVICES": ""}
+    )
 
 
 if __name__ == "__main__":
