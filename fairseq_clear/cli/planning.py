@@ -40,7 +40,7 @@ fairseq-clear plan --config my.yaml ++model.encoder_layers=6 --gpus 4 --data-bin
         metavar="TEXTS",
     )
     memory: float = setting("memory of each GPU", 32.0, above=0, metavar="GIB")
-    mfu: float = setting("share of the peak that training reaches", 0.45, above=0, most=1, metavar="SHARE")
+    mfu: float = setting("share of the peak that training reaches", 0.3, above=0, most=1, metavar="SHARE")
     peak_tflops: float | None = setting(
         "peak TFLOP/s of a GPU in the recipe's precision (default: a V100, 125 in half precision and 15.7 in float32); in "
         "half precision, an A100 has 312 and an H100 989",

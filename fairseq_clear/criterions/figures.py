@@ -37,23 +37,19 @@ def record_figures(found: Mapping[str, Any], device: torch.device) -> dict[str, 
 
 
 def read_figures(logging_outputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return logging outputs with numbers in place of tensors of one element.
+    """Return logging outputs whose tensors of one element are on the CPU, in float64.
 
-    All of them are read from the GPU at once. Otherwise each figure that fairseq logs waits for the GPU.
+    All of them are copied from the GPU at once. Otherwise each figure that fairseq logs waits for the GPU.
     """
-    places = [
-        (number, name)
-        for number, log in enumerate(logging_outputs)
-        for name, value in log.items()
-        if isinstance(value, Tensor) and value.numel() == 1
-    ]
-    if not places:
-        return logging_outputs
-    device = logging_outputs[places[0][0]][places[0][1]].device
-    tensors = [logging_outputs[number][name].detach().double().reshape(()).to(device) for number, name in places]
     found = [dict(log) for log in logging_outputs]
-    for (number, name), value in zip(places, torch.stack(tensors).tolist(), strict=True):
-        found[number][name] = value
+    places = [
+        (log, name) for log in found for name, value in log.items() if isinstance(value, Tensor) and value.numel() == 1
+    ]
+    if places:
+        device = places[0][0][places[0][1]].device
+        values = torch.stack([log[name].detach().double().reshape(()).to(device) for log, name in places]).cpu()
+        for (log, name), value in zip(places, values, strict=True):
+            log[name] = value
     return found
 
 

@@ -144,7 +144,7 @@ def _stop_loading() -> None:
 
 def silence_known_warnings() -> None:
     """Hide warnings about fairseq's own code, which a user cannot fix."""
-    warnings.filterwarnings("ignore", message=r".*torch\.cuda\.amp\.autocast.*", category=FutureWarning)
+    warnings.filterwarnings("ignore", message=r".*torch\.cuda\.amp\.(autocast|GradScaler).*", category=FutureWarning)
     warnings.filterwarnings("ignore", message=r".*'pin_memory' argument is set as true.*", category=UserWarning)
     warnings.filterwarnings("ignore", message=r".*broadcast_buffers.*", category=FutureWarning)
     # fairseq is written for hydra 1.0 and runs on hydra 1.3

@@ -111,7 +111,7 @@ def throughput(arguments: argparse.Namespace, folder: Path, is_gpu: bool) -> lis
     """Rows of masked_lm and of CLEAR, whose update reads each text three times."""
     data = make_text(folder, 400, (arguments.length - 2, arguments.length - 2))
     common = flags_of(arguments, arguments.length, is_gpu)
-    clear, chunk = ("--criterion", "clear_nt_xent", "--augment", "none"), str(4 * arguments.length)
+    clear, chunk = ("--criterion", "clear_nt_xent", "--augment", "none"), str(64 * arguments.length)
     runs = {
         "masked_lm": ("--criterion", "masked_lm"),
         "CLEAR": clear,
@@ -182,7 +182,9 @@ def recipe(arguments: argparse.Namespace, folder: Path, is_gpu: bool) -> list[di
     tool = "from fairseq_cli.hydra_train import cli_main; cli_main()"
     config = ("--config-dir", str(PROJECT / "examples/clear/config"), "--config-name", "base_256gpu")
     logged = _logged([tool, *config, *overrides, *(f"{name}={value}" for name, value in more.items())], "recipe")
-    waits, rates = ([float(line[name]) for line in logged[1:]] for name in ("data_wait", "ups"))  # after the start
+    waits, rates = (
+        [float(line[name]) for line in logged[1:] or logged] for name in ("data_wait", "ups")
+    )  # after the start
     what = "clear/base_256gpu, 2 loaders"
     tokens, share = 3 * arguments.sequences * arguments.length, median(rates) / (arguments.peak_tflops * 1e12)
     rows = [

@@ -14,6 +14,7 @@ import torch
 from fairseq.models.transformer import TransformerEncoder
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fairseq_clear.criterions.figures import read_figures
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.modules import chunking
 from fairseq_clear.modules.chunking import trim_padding
@@ -112,6 +113,20 @@ def test_the_encoder_of_fairseq_waits_before_every_block(even_bin: Path) -> None
     with mock.patch("fairseq_clear.models.encoder_stack.EncoderStack", TransformerEncoder):
         found = waits(even_bin, "--criterion", "clear_nt_xent", "--mlm-weight", "0")
     assert found == Counter(_local_scalar_dense=ENCODER + 2), "of two blocks"
+
+
+def test_figures_are_read_as_they_are() -> None:
+    """Those of several micro-batches; numbers and tensors of more elements stay."""
+    logs = [
+        {"loss": torch.tensor(0.1, dtype=torch.float16), "n": 3, "all": torch.ones(2)},
+        {"loss": torch.tensor([7]), "n": 4},
+    ]
+    first, second = read_figures(logs)
+    assert first["loss"].item() == logs[0]["loss"].item() and second["loss"].item() == 7
+    assert first["loss"].dtype == second["loss"].dtype == torch.float64 and second["loss"].shape == ()
+    assert (first["n"], second["n"]) == (3, 4) and first["all"] is logs[0]["all"]
+    assert logs[1]["loss"].shape == (1,), "the logs themselves are not changed"
+    assert read_figures([]) == [] and read_figures([{"n": 1}]) == [{"n": 1}]
 
 
 def test_a_width_read_from_the_device_is_seen(even_bin: Path) -> None:

@@ -1,11 +1,13 @@
 """The stack of blocks against fairseq's own, bit for bit."""
 
+from contextlib import ExitStack
 from pathlib import Path
 from unittest import mock
 
 import pytest
 import torch
 from fairseq.models.transformer import TransformerEncoder
+from fairseq.modules.gelu import gelu
 from fairseq.modules.learned_positional_embedding import LearnedPositionalEmbedding
 from torch import nn
 
@@ -49,3 +51,24 @@ def test_later_sentences_have_the_last_segment() -> None:
     tokens = torch.tensor([[0, 5, 2, 6, 2, 7, 2]])
     expected = positions(tokens) + both.segments.weight[torch.tensor([[0, 0, 0, 1, 1, 1, 1]])]
     assert torch.equal(both(tokens), expected)
+
+
+def test_gelu_is_fairseqs_without_its_float32_copy(even_bin: Path) -> None:
+    trainer, _ = build(even_bin, *FLAGS, "--bf16")
+    stack = trainer.get_model().encoder.sentence_encoder.eval()
+    tokens = torch.randint(4, 90, (3, 11), generator=torch.Generator().manual_seed(1))
+    width, found = stack.layers[0].fc1.out_features, []
+    for function in (gelu, nn.functional.gelu):
+        kept: list[torch.dtype] = []
+        with ExitStack() as patches:
+            for block in stack.layers:
+                assert block.activation_fn is nn.functional.gelu
+                patches.enter_context(mock.patch.object(block, "activation_fn", function))
+            note = lambda tensor, kept=kept: kept.extend([tensor.dtype] * (tensor.shape[-1] == width)) or tensor  # noqa: E731
+            with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+                states = stack(tokens)["encoder_out"][0]
+        found.append((states, torch.autograd.grad(states.float().square().sum(), list(stack.layers.parameters()))))
+        assert (torch.float32 in kept) == (function is gelu)
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=0)
+    trainer, _ = build(even_bin, *FLAGS, "--activation-fn", "gelu_accurate")
+    assert trainer.get_model().encoder.sentence_encoder.layers[0].activation_fn.__name__ == "gelu_accurate"

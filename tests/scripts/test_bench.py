@@ -34,8 +34,9 @@ TINY = {  # name -> flags, and the number of rows
     ),
     "gpu": (
         ["--device", "cpu", "--arch", "clear_roberta_tiny", "--length", "32", "--long", "64", "--window", "16"]
-        + ["--texts", "2", "--updates", "2", "--criterions", "clear_moco", "--precisions", "fp32", "bf16"],
-        7,
+        + ["--texts", "2", "--sequences", "2", "--updates", "2", "--criterions", "clear_moco", "--precisions", "fp32"]
+        + ["bf16"],
+        15,
     ),
 }
 ABSENT = ("sentence_transformers", "nlpaug", "textaugment", "pytorch_metric_learning", "faiss")
