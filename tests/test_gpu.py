@@ -22,9 +22,10 @@ from tests.integration.test_command_lines import GUIDED, MOCO, RUN, TORCHRUN, ch
 from tests.preparation.back_translation.toys import train_toys
 from tests.training import Case, build, distance, update
 
-# torch's own, of how its compiler looks at what it is given
-GRAD = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
-pytestmark = [pytest.mark.gpu, pytest.mark.slow, GRAD]
+# of torch's compiler, about what it is given, and of its search for waiting, which may miss some
+WARNINGS = ("The .grad attribute of a Tensor that is not a leaf", "Synchronization debug mode is a prototype")
+IGNORED = [pytest.mark.filterwarnings(f"ignore:{warning}:UserWarning") for warning in WARNINGS]
+pytestmark = [pytest.mark.gpu, pytest.mark.slow, *IGNORED]
 
 TRAIN = tuple(flag for flag in RUN if flag != "--cpu")
 
