@@ -118,17 +118,18 @@ def throughput(arguments: argparse.Namespace, folder: Path, is_gpu: bool) -> lis
         "CLEAR, compiled": (*clear, "--compile"),
         f"CLEAR, chunks of {chunk} tokens": (*clear, "--encode-chunk-size", chunk),
     }
-    rates, tables, tokens, flops = {}, [], 3 * arguments.texts * arguments.length, {}
-    for name, recipe in runs.items():
-        trainer, dataset = build(data, *common, *recipe, is_cpu=not is_gpu)
+    rates, tables, tokens, flops = {}, [], 3 * arguments.texts * arguments.length, 0
+    for name, chosen in runs.items():
+        trainer, dataset = build(data, *common, *chosen, is_cpu=not is_gpu)
         step = steps(trainer, dataset, arguments.texts * (3 if name == "masked_lm" else 1), made=arguments.repeats + 2)
         step(0)
-        if len(recipe) <= len(clear):  # compiled code is not counted, and chunks are computed twice
+        # the others have CLEAR's: compiled code is not counted, and chunks run twice
+        if name in ("masked_lm", "CLEAR"):
             with FlopCounterMode(display=False) as counter:
                 step(1)
-            flops[name] = counter.get_total_flops()
+            flops = counter.get_total_flops()
         (seconds,) = in_turn([finished(step, is_gpu)], arguments.repeats)
-        share = flops.get(name, flops.get("CLEAR", 0)) / median(seconds) / (arguments.peak_tflops * 1e12)
+        share = flops / median(seconds) / (arguments.peak_tflops * 1e12)
         rates[name] = tokens / median(seconds)
         mib = peak_mib(step, is_gpu)
         tables.append(row(f"{arguments.arch}, {arguments.length} tokens, {name}", "tokens/s", rates[name], mib=mib))
@@ -182,9 +183,8 @@ def recipe(arguments: argparse.Namespace, folder: Path, is_gpu: bool) -> list[di
     tool = "from fairseq_cli.hydra_train import cli_main; cli_main()"
     config = ("--config-dir", str(PROJECT / "examples/clear/config"), "--config-name", "base_256gpu")
     logged = _logged([tool, *config, *overrides, *(f"{name}={value}" for name, value in more.items())], "recipe")
-    waits, rates = (
-        [float(line[name]) for line in logged[1:] or logged] for name in ("data_wait", "ups")
-    )  # after the start
+    later = logged[1:] or logged  # after the start
+    waits, rates = ([float(line[name]) for line in later] for name in ("data_wait", "ups"))
     what = "clear/base_256gpu, 2 loaders"
     tokens, share = 3 * arguments.sequences * arguments.length, median(rates) / (arguments.peak_tflops * 1e12)
     rows = [
@@ -219,12 +219,8 @@ def _train(arguments: argparse.Namespace, data: Path, criterion: str, precision:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
     command = [
-        *(
-            "from fairseq_cli.train import cli_main; cli_main()",
-            str(data),
-            "--user-dir",
-            str(PROJECT / "fairseq_clear"),
-        ),
+        *("from fairseq_cli.train import cli_main; cli_main()", str(data)),
+        *("--user-dir", str(PROJECT / "fairseq_clear")),
         *("--task", "clear_lm", "--sample-break-mode", "eos", "--criterion", criterion, *CRITERIONS[criterion]),
         *(*flags_of(arguments, arguments.length, False), *NO_DROPOUT, *PRECISIONS[precision]),
         *("--optimizer", "adam", "--lr", "1e-4", "--clip-norm", "1", "--batch-size", str(max(arguments.texts // 8, 2))),
