@@ -5,6 +5,7 @@
 - throughput: whole updates of masked_lm and CLEAR with base (12 x 768) at 512 tokens in bf16; CLEAR also compiled, and in
   chunks. MFU is the FLOPs of an update, divided by its seconds and by the peak. torch counts the FLOPs of forward and backward,
   fused attention included, without what chunks compute again.
+- alternatives: these updates with fairseq's adam in place of clear_adamw, and with fairseq's GELU in place of torch's.
 - longformer: base with --attention-window 512, compared with full attention, at 4,096 tokens.
 - recipe: clear/base_256gpu as fairseq-hydra-train runs it, with two processes that load data: share of the time that it waits
   for them, MFU, and memory, compared with what ``fairseq-clear plan`` estimates.
@@ -29,6 +30,7 @@ from statistics import median
 from unittest import mock
 
 import torch
+from fairseq.modules.gelu import gelu
 from results import compare, finish, flags, in_turn, row
 from steps import build, make_text, steps
 from torch.utils.flop_counter import FlopCounterMode
@@ -54,7 +56,7 @@ def main() -> None:
     """Print a line of JSON; --json also writes it to a file."""
     arguments = flags(
         __doc__, device="cuda", arch="clear_roberta_base", length=512, long=4096, window=512, texts=64, sequences=32,
-        updates=20, repeats=7, parts=["throughput", "longformer", "recipe", "numerics"], peak_tflops=989.0,
+        updates=20, repeats=7, parts=[*PARTS, "numerics"], peak_tflops=989.0,
         criterions=list(CRITERIONS), precisions=list(PRECISIONS),
     )  # fmt: skip
     if arguments.device not in ("cuda", "cpu"):
@@ -65,7 +67,7 @@ def main() -> None:
     name = torch.cuda.get_device_name() if is_gpu else "CPU"
     table, losses = [], {}
     with tempfile.TemporaryDirectory() as parent:
-        for part, measure in (("throughput", throughput), ("longformer", longformer), ("recipe", recipe)):
+        for part, measure in PARTS.items():
             (folder := Path(parent) / part).mkdir()
             table += measure(arguments, folder, is_gpu) if part in arguments.parts else []
             finish(table, arguments, name=name, torch=torch.__version__)  # kept if the next part fails
@@ -144,6 +146,29 @@ def throughput(arguments: argparse.Namespace, folder: Path, is_gpu: bool) -> lis
     return tables
 
 
+def alternatives(arguments: argparse.Namespace, folder: Path, is_gpu: bool) -> list[dict[str, object]]:
+    """Rows of an update of masked_lm with fairseq's optimizer, and of one of CLEAR with fairseq's GELU."""
+    data = make_text(folder, 400, (arguments.length - 2, arguments.length - 2))
+    common = flags_of(arguments, arguments.length, is_gpu)
+    mlm, clear = ("--criterion", "masked_lm"), ("--criterion", "clear_nt_xent", "--augment", "none")
+    rows = []
+    for what, baseline, chosen, other, texts, reads in (
+        ("masked_lm, clear_adamw", "adam", (*mlm, "--optimizer", "clear_adamw"), "adam", 48, 1),
+        ("CLEAR, torch's GELU", "fairseq's GELU", clear, "clear_adamw", arguments.texts, 3),
+    ):
+        texts = min(texts, 3 * arguments.texts)
+        ours = build(data, *common, *chosen, is_cpu=not is_gpu)
+        theirs = build(data, *common, *chosen, "--optimizer", other, is_cpu=not is_gpu)
+        for module in theirs[0].get_model().modules() if other == "clear_adamw" else ():
+            if getattr(module, "activation_fn", None) is torch.nn.functional.gelu:
+                module.activation_fn = gelu
+        sides = [finished(steps(*side, texts, made=arguments.repeats + 2), is_gpu) for side in (ours, theirs)]
+        amount = texts * reads * arguments.length
+        what = f"{what}, {amount:,} tokens"
+        rows.append(compare(what, *sides, arguments.repeats, baseline=baseline, unit="tokens/s", amount=amount))
+    return rows
+
+
 def longformer(arguments: argparse.Namespace, folder: Path, is_gpu: bool) -> list[dict[str, object]]:
     """The row of an attention window, compared with full attention."""
     data = make_text(folder, 40, (arguments.long - 2, arguments.long - 2))
@@ -200,6 +225,9 @@ def recipe(arguments: argparse.Namespace, folder: Path, is_gpu: bool) -> list[di
         )
     print(*rows, sep="\n", flush=True)
     return rows
+
+
+PARTS = {"throughput": throughput, "alternatives": alternatives, "longformer": longformer, "recipe": recipe}
 
 
 def numerics(arguments: argparse.Namespace, folder: Path, is_gpu: bool) -> dict[str, dict[str, list[float]]]:
