@@ -133,9 +133,9 @@ class RefineSettings(DocumentSettings):
     device: str | None = setting("cpu, or cuda for one GPU (default: cuda if available)", None, group="training")
     updates: int = setting("number of updates", 40, least=1, group="training")
     held_out: float = setting(
-        "share of the documents to hold out, at most 1,300 or half of them: encoders are compared by how well the first sentence of such a "
-        "document finds the text after it among those of all documents, or of 5,000 others; with --train-pairs, share of "
-        "the passages",
+        "share of the documents to hold out, at most 1,300 or half of them: encoders are compared by how well the first "
+        "sentence of such a document finds the text after it among those of all documents, or of 5,000 others; with "
+        "--train-pairs, share of the passages",
         0.1,
         metavar="SHARE",
         group="comparison",
