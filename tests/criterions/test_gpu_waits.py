@@ -11,6 +11,7 @@ from unittest import mock
 
 import pytest
 import torch
+from fairseq.logging import metrics
 from fairseq.models.transformer import TransformerEncoder
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -127,6 +128,18 @@ def test_figures_are_read_as_they_are() -> None:
     assert (first["n"], second["n"]) == (3, 4) and first["all"] is logs[0]["all"]
     assert logs[1]["loss"].shape == (1,), "the logs themselves are not changed"
     assert read_figures([]) == [] and read_figures([{"n": 1}]) == [{"n": 1}]
+
+
+def test_the_task_reads_them_before_they_are_logged(even_bin: Path) -> None:
+    trainer, _ = build(even_bin, *COMMON, "--criterion", "clear_nt_xent")
+    seen: list[Any] = []
+    log = {"loss": torch.ones(1, dtype=torch.float16), "ntokens": 1, "nsentences": 1, "sample_size": 1}
+    with (
+        mock.patch.object(type(trainer.criterion), "reduce_metrics", staticmethod(seen.extend)),
+        metrics.aggregate(),
+    ):
+        trainer.task.reduce_metrics([log], trainer.criterion)
+    assert [one["loss"].dtype for one in seen] == [torch.float64]
 
 
 def test_a_width_read_from_the_device_is_seen(even_bin: Path) -> None:

@@ -64,24 +64,29 @@ RESUMED = PRECISIONS | {
 RESUMED |= {f"mixed, {how}": ("--mix", "DATA:0.9,OTHER:0.1", "--mix-batches", how) for how in ("any", "one")}
 
 
+def interrupted(folder: Path, *command: str | Path) -> tuple[Any, list[Any]]:
+    """Train 17 updates, and again from the checkpoint of the 11th. Returns the first run, and the state at the 11th."""
+    command = (*command, "--max-update", "17", "--save-dir")
+    straight = run(*command, folder / "straight", "--save-interval-updates", "11")
+    (folder / "resumed").mkdir()
+    (saved,) = (folder / "straight").glob("checkpoint_*_11.pt")
+    saved.rename(folder / "resumed" / "checkpoint_last.pt")  # as a run that was killed after its 11th update leaves it
+    halfway = state(folder / "resumed")
+    resumed = run(*command, folder / "resumed")
+    assert same(state(folder / "straight"), state(folder / "resumed"))
+    assert not same(state(folder / "straight")[0], halfway[0])
+    assert numbers(straight)[-1]["loss"] == numbers(resumed)[-1]["loss"]
+    return straight, halfway
+
+
 @pytest.mark.parametrize("recipe", RESUMED)
 def test_resumed_is_uninterrupted(recipe: str, data_bin: Path, other_bin: Path, tmp_path: Path) -> None:
     # 120 sentences in batches of 8 at update frequency 2: 8 updates an epoch, so 11 is in the middle of the second, whose
     # batches are its own.
     named = [flag.replace("DATA", str(data_bin)).replace("OTHER", str(other_bin)) for flag in RESUMED[recipe]]
     flags = (*named, "--update-freq", "2", "--num-workers", "2")
-    straight = train(data_bin, tmp_path / "straight", *flags, "--max-update", "17", "--save-interval-updates", "11")
-    (tmp_path / "resumed").mkdir()
-    (saved,) = (tmp_path / "straight").glob("checkpoint_*_11.pt")
-    saved.rename(
-        tmp_path / "resumed" / "checkpoint_last.pt"
-    )  # as a run that was killed after its 11th update leaves it
-    halfway = state(tmp_path / "resumed")
+    _, halfway = interrupted(tmp_path, *tool("train"), data_bin, *RUN, *flags)
     assert halfway[2]["iterations_in_epoch"] == (4 if "mixed" in recipe else 6)
-    resumed = train(data_bin, tmp_path / "resumed", *flags, "--max-update", "17")
-    assert same(state(tmp_path / "straight"), state(tmp_path / "resumed"))
-    assert not same(state(tmp_path / "straight")[0], halfway[0])
-    assert numbers(straight)[-1]["loss"] == numbers(resumed)[-1]["loss"]
 
 
 def test_half_precision_resumes_from_masters_not_from_rounded_weights(data_bin: Path, tmp_path: Path) -> None:
