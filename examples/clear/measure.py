@@ -134,7 +134,8 @@ def main() -> None:
             clear("export", checkpoint, "--data-bin", data, *words, "--overwrite")
         return found | curve(checkpoint.parent, data, arguments.sts)
 
-    found = measure(rows, arguments.seeds, arguments.output / "runs", score, arguments.results, arguments.size)
+    group = f"{arguments.size}-{arguments.masked / 1e6:g}M"  # of results.json: runs of one length are compared
+    found = measure(rows, arguments.seeds, arguments.output / "runs", score, arguments.results, group)
     scores = scores_of(found)
     print(table(scores), difference_table(scores, BASELINE) if BASELINE in scores else "", seconds(found), sep="\n\n")
     draw(scores, arguments.output / "clear.png")
