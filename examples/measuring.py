@@ -26,6 +26,7 @@ from tqdm import tqdm
 from fairseq_clear import patches
 from fairseq_clear.evaluation.labelled_text import REMOVALS, LabelledText, read_labelled
 from fairseq_clear.files import write_json
+from fairseq_clear.processes import die_with_parent
 
 PROJECT = Path(__file__).resolve().parent.parent
 # Overrides of a recipe: sizes for one CPU core, and settings that leave the initial weights as they are (rate 0 is an error).
@@ -76,7 +77,14 @@ class Recipe:
         path = folder.with_name(f"{folder.name}.log")
         with open(path, "w", encoding="utf-8") as log:
             words = [*HYDRA, *named, *settings]
-            done = subprocess.run(words, stdout=log, stderr=subprocess.STDOUT, cwd=PROJECT, env=_environment())
+            done = subprocess.run(
+                words,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=PROJECT,
+                env=_environment(),
+                preexec_fn=die_with_parent,
+            )
         if done.returncode:
             raise SystemExit(f"{path}: the training failed: {path.read_text(encoding='utf-8').splitlines()[-1]}")
         return next(folder / f for f in ("checkpoint_best.pt", "checkpoint_last.pt") if (folder / f).exists())
@@ -191,7 +199,7 @@ def clear(*command: object) -> None:
     """Run a command of this project's fairseq-clear from any folder; if it fails, exit with the end of its output."""
     # -P: otherwise -m looks in the working directory first, which may hold another checkout
     words: Sequence[str] = [sys.executable, "-P", "-W", "ignore", "-m", "fairseq_clear.cli", *map(str, command)]
-    done = subprocess.run(words, capture_output=True, text=True, env=_environment())
+    done = subprocess.run(words, capture_output=True, text=True, env=_environment(), preexec_fn=die_with_parent)
     if done.returncode:
         raise SystemExit(f"{' '.join(words)}\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
 

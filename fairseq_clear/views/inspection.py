@@ -175,12 +175,13 @@ def draw_item(index: int, epoch: int, maker: ViewMaker, printer: ViewPrinter) ->
             for role, span in enumerate(spans, 1):
                 kind = "anchor" if role == 1 else kind_of(spans[0], span)
                 yield f"  span {role}  tokens {span[0]} to {span[1]}, {kind}"
-        for role in range(1 + source.positives):
+        for role in range(pairs.each):
             row = number * pairs.each + role
             text, begin = pairs.texts[row], pairs.texts.offsets[row]
             where = made.augmented.source[slice(*made.augmented.views.offsets[row : row + 2])]
             origin = np.where(where < 0, -1, where - begin)
             marked = mark_view(text, made.augmented.views[row], origin, printer.begins(text))
+            what = ", hard negative" if role > source.positives else ""
             if not maker.augment.is_identity:
-                yield f"  text {role + 1}  {printer.text_line(marked)}"
-            yield f"  view {role + 1}  {printer.view_line(marked, len(made.views[row]))}"
+                yield f"  text {role + 1}{what}  {printer.text_line(marked)}"
+            yield f"  view {role + 1}{what}  {printer.view_line(marked, len(made.views[row]))}"

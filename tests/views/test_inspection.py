@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from fairseq_clear.augmentations.chain import build_augmentation
 from fairseq_clear.text.tokenizers import WhitespaceTokenizer
-from fairseq_clear.views.inspection import ViewPrinter, longest_ordered, mark_view
+from fairseq_clear.views.inspection import ViewPrinter, draw_item, longest_ordered, mark_view
+from fairseq_clear.views.view_maker import ViewMaker
+from fairseq_clear.views.view_source import ViewSource
 from tests.augmentations import cases
 
 IS_SPECIAL = np.isin(np.arange(cases.DELETE + 1), [cases.BOS, cases.PAD, cases.EOS, cases.MASK, cases.DELETE])
@@ -154,6 +156,20 @@ def lines(text, view, source):
 )  # fmt: skip
 def test_lines(text, view, source, expected):
     assert lines(text, view, source) == expected
+
+
+class WithNegative(ViewSource):
+    negatives = 1
+    text_lengths = np.full((1, 3), 4)
+
+    def __call__(self, index, rng):
+        return [(0, [ids("the fox"), ids("quick fox"), ids("brown fox")])]
+
+
+def test_hard_negatives_of_a_source_are_shown():
+    maker = ViewMaker(WithNegative(), build_augmentation("none", cases.SYMBOLS), 1, 512)
+    shown = list(draw_item(0, 1, maker, ViewPrinter(SYMBOLS, Pieces(), colour=False)))
+    assert shown[1:] == ["  view 1  the fox", "  view 2  quick fox", "  view 3, hard negative  brown fox"]
 
 
 class Underlined(WhitespaceTokenizer):
