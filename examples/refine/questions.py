@@ -42,6 +42,8 @@ SETTINGS: dict[str, tuple[str, int, int, tuple[str, ...]]] = {
     "titles, lr 5e-5, 80 updates": ("titles", 80, 128, ()),
     "titles, lr 2e-5, 80 updates": ("titles", 80, 128, ("--lr", "2e-5")),
     "titles, 40 updates of 64": ("titles", 40, 128, ("--batch-size", "64")),
+    "titles, 20 updates of 128": ("titles", 20, 128, ("--batch-size", "128")),
+    "titles of 64, temperature 0.1": ("titles", 40, 128, ("--batch-size", "64", "--temperature", "0.1")),
     "titles, temperature 0.02": ("titles", 80, 128, ("--temperature", "0.02")),
     "titles, 40 updates, 256 tokens": ("titles", 40, 256, ()),
     "titles, false negatives masked": ("titles", 80, 128, ("--false-negatives", "guide:margin=0.1")),
