@@ -1,8 +1,7 @@
 """TCP connections through which the workers of a run notice within a minute that one of them is lost.
 
-torchrun's elastic agent does not replace this module. After the loss of a node without the rendezvous store, the agents of the
-other nodes continued for 90 seconds and more while their workers were outside any collective (measured with torch 2.13, two
-agents, ``SIGKILL`` to one of them and its worker). After a signal, agents kill their workers within 30 seconds.
+torchrun's elastic agent does not replace this module: after the loss of a node, the agents of the other nodes continued for
+90 seconds and more while their workers were outside any collective (measured with torch 2.13).
 """
 
 import logging

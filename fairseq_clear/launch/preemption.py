@@ -6,7 +6,6 @@ with 75. The same command then resumes as if the run had not been stopped.
 """
 
 import logging
-import math
 import os
 import sys
 import traceback
@@ -76,31 +75,22 @@ class Preemption:
         os._exit(code)
 
 
-def _timeout() -> float:
+def _timeout() -> int:
     text = os.environ.get(TIMEOUT, "600")
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise UserError(f"{TIMEOUT}={text}: expected seconds above 0; unset it for 600")
-    return seconds
+    if not text.isdecimal() or not int(text):
+        raise UserError(f"{TIMEOUT}={text}: expected a whole number of seconds; unset it for 600")
+    return int(text)
 
 
 def _check(cfg: Any) -> None:
     """Raise UserError for settings with which a resumed run would differ from an uninterrupted one."""
     saving, workers = cfg.checkpoint, cfg.distributed_training
-    repeated = "it would be repeated whenever the run resumes; to start from other weights, use --finetune-from-model"
-    for flag in ("no_save", "no_last_checkpoints", *stopping.RESETS):
-        if saving[flag]:
-            why = (
-                repeated
-                if flag in stopping.RESETS
-                else "a preempted run resumes from checkpoint_last.pt; leave this flag out"
-            )
-            raise UserError(f"--{flag.replace('_', '-')}: {why}")
-    if saving.restore_file != stopping.LAST:
-        raise UserError(f"--restore-file {saving.restore_file}: {repeated}")
+    if saving.no_save or saving.no_last_checkpoints:
+        flag = "--no-save" if saving.no_save else "--no-last-checkpoints"
+        raise UserError(f"{flag}: a preempted run resumes from checkpoint_last.pt; leave this flag out")
+    for flag in stopping.start_flags(saving):
+        repeated = "it would be repeated whenever the run resumes"
+        raise UserError(f"{flag}: {repeated}; to start from other weights, use --finetune-from-model")
     if workers.distributed_world_size > 1 and not workers.distributed_no_spawn:
         size = f"--distributed-world-size {workers.distributed_world_size}"
         raise UserError(f"{size}: signals do not reach workers that fairseq starts; give --distributed-no-spawn")

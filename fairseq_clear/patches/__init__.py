@@ -13,8 +13,6 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-logger = logging.getLogger(__name__)
-
 _originals: dict[str, Any] = {}
 _installed: set[tuple[str, str]] = set()  # (module, which may be __main__; target or replacement)
 
@@ -29,6 +27,8 @@ class Patch:
     test: str  # fails without the patch
 
 
+_DRIFT = "a run that resumes in half precision drifts from an uninterrupted one"
+_PLACE = "a run that resumes with another batch size loses its place in the epoch, or ends in a traceback"
 # Test -> replacement -> target and reason, see Patch.
 _ROWS = {
     "tests/patches/test_replacing.py": {
@@ -52,14 +52,8 @@ _ROWS = {
         "precision:step": ("fairseq.optim.amp_optimizer:AMPOptimizer.step", "--amp divides by the loss scale twice"),
     },
     "tests/integration/test_command_lines.py": {
-        "precision:state_dict": (
-            "fairseq.optim.fp16_optimizer:_FP16OptimizerMixin.state_dict",
-            "a run that resumes in half precision drifts from an uninterrupted one",
-        ),
-        "precision:load_state_dict": (
-            "fairseq.optim.fp16_optimizer:_FP16OptimizerMixin.load_state_dict",
-            "a run that resumes in half precision drifts from an uninterrupted one",
-        ),
+        "precision:state_dict": ("fairseq.optim.fp16_optimizer:_FP16OptimizerMixin.state_dict", _DRIFT),
+        "precision:load_state_dict": ("fairseq.optim.fp16_optimizer:_FP16OptimizerMixin.load_state_dict", _DRIFT),
         "compatibility:any_device_ddp": (
             "fairseq.models.distributed_fairseq_model:DistributedDataParallel",
             "pytorch_ddp fails on several CPU workers",
@@ -110,14 +104,8 @@ _ROWS = {
     },
     "tests/tasks/test_run_record.py": {
         "stopping:should_stop_early": ("fairseq_cli.train:should_stop_early", "a resumed run counts --patience anew"),
-        "stopping:epoch_state": (
-            "fairseq.data.iterators:EpochBatchIterator.state_dict",
-            "a run that resumes with another batch size loses its place in the epoch, or ends in a traceback",
-        ),
-        "stopping:load_epoch_state": (
-            "fairseq.data.iterators:EpochBatchIterator.load_state_dict",
-            "a run that resumes with another batch size loses its place in the epoch, or ends in a traceback",
-        ),
+        "stopping:epoch_state": ("fairseq.data.iterators:EpochBatchIterator.state_dict", _PLACE),
+        "stopping:load_epoch_state": ("fairseq.data.iterators:EpochBatchIterator.load_state_dict", _PLACE),
     },
 }
 PATCHES = tuple(
@@ -167,8 +155,6 @@ def install(patch: Patch) -> None:
         found = getattr(owner, name)
         if patch.target not in _originals:
             _originals[patch.target] = found
-            if mismatch := signature_mismatch(patch):
-                logger.warning("%s", mismatch)
         is_static = isinstance(inspect.getattr_static(owner, name), staticmethod)
         setattr(owner, name, staticmethod(replacement) if is_static else replacement)
 
@@ -178,22 +164,6 @@ def is_installed(patch: Patch) -> bool:
     if not patch.target:
         return ("", patch.replacement) in _installed
     return pkgutil.resolve_name(patch.target) is _load(patch.replacement)
-
-
-def signature_mismatch(patch: Patch) -> str:
-    """Return a line if the target takes other parameters than its replacement, else an empty string.
-
-    Classes, and replacements that take ``*args`` or ``**options``, are not compared.
-    """
-    if not patch.target or isinstance(stock := original(patch.target), type):
-        return ""
-    ours, theirs = (inspect.signature(function).parameters for function in (_load(patch.replacement), stock))
-    if "options" in ours or list(ours) == list(theirs):
-        return ""
-    return (
-        f"{patch.target} takes ({', '.join(theirs)}) in this version of fairseq, but ({', '.join(ours)}) in 0.12.3: its "
-        "patch may not work"
-    )
 
 
 def _modules(name: str) -> list[ModuleType]:

@@ -3,7 +3,6 @@
 import argparse
 import ast
 import atexit
-import math
 import queue
 import sys
 import threading
@@ -20,11 +19,7 @@ import torch
 from fairseq_clear.patches import original
 
 SECONDS_TO_STOP_LOADING = 30.0
-LONGEST = 100_000  # maximum product of the factors of a literal
-LITERALS = (
-    *(ast.Expression, ast.Constant, ast.List, ast.Tuple, ast.Dict, ast.Load, ast.UnaryOp, ast.UAdd, ast.USub),
-    *(ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv),
-)
+LONGEST = 100_000  # items of a repeated list
 
 
 def allow_checkpoint_classes() -> None:
@@ -95,26 +90,29 @@ def evaluate_settings_as_literals() -> None:
 
 
 def evaluate_literal(text: str) -> Any:
-    """Evaluate numbers, strings, booleans, None, collections and arithmetic, such as ``[(512, 3)] * 4``.
+    """Evaluate a literal, or sums and multiples of lists, such as ``[(512, 3)] + [(512, 2)] * 4``.
 
     Raises:
         TypeError: ``text`` is not a string, as for ``eval``.
-        ValueError: any other expression, such as a name or a call, or a value that is too large.
+        ValueError: any other expression, such as a name or a call, or a list that is too long.
     """
     if not isinstance(text, str):
         raise TypeError(f"expected a string, not {type(text).__name__}")
     try:
-        tree = ast.parse(text.strip(), mode="eval")
-        nodes = list(ast.walk(tree))
-        sides = [side for node in nodes if isinstance(node, ast.BinOp) for side in (node.left, node.right)]
-        factors = [side.value for side in sides if isinstance(side, ast.Constant) and isinstance(side.value, int)]
-        multiplies = any(isinstance(node, ast.Mult) for node in nodes)
-        is_large = multiplies and math.prod(map(abs, filter(None, factors))) > LONGEST
-        if is_large or not all(isinstance(node, LITERALS) for node in nodes):
-            raise ValueError
-        return eval(compile(tree, "<literal>", "eval"), {"__builtins__": {}})  # literals and arithmetic alone
-    except (SyntaxError, RecursionError, MemoryError, ArithmeticError, TypeError, ValueError):
+        return _value(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, RecursionError, MemoryError, TypeError, ValueError):
         raise ValueError(f"{text[:80]!r} is not a Python literal") from None
+
+
+def _value(node: ast.expr) -> Any:
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Add | ast.Mult):
+        return ast.literal_eval(node)
+    left, right = _value(node.left), _value(node.right)
+    if isinstance(node.op, ast.Add):
+        return left + right
+    if len(left) * right > LONGEST:
+        raise ValueError
+    return left * right
 
 
 def stop_loading_at_exit() -> None:
@@ -144,12 +142,11 @@ def _stop_loading() -> None:
 
 def silence_known_warnings() -> None:
     """Hide warnings about fairseq's own code, which a user cannot fix."""
-    warnings.filterwarnings("ignore", message=r".*torch\.cuda\.amp\.(autocast|GradScaler).*", category=FutureWarning)
-    warnings.filterwarnings("ignore", message=r".*'pin_memory' argument is set as true.*", category=UserWarning)
-    warnings.filterwarnings("ignore", message=r".*broadcast_buffers.*", category=FutureWarning)
-    # fairseq is written for hydra 1.0 and runs on hydra 1.3
+    for message in (r".*torch\.cuda\.amp\.(autocast|GradScaler).*", r".*broadcast_buffers.*"):
+        warnings.filterwarnings("ignore", message=message, category=FutureWarning)
     for message in (
-        r"hydra\.experimental\.",
+        r".*'pin_memory' argument is set as true.*",
+        r"hydra\.experimental\.",  # this and the others: fairseq is written for hydra 1.0 and runs on hydra 1.3
         r"\s*The version_base parameter",
         r"In '.*': Usage of deprecated keyword",
         r"\s*'.*' is validated against ConfigStore",

@@ -2,6 +2,7 @@
 
 import logging
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -55,26 +56,18 @@ class _StaysOnCpu(torch.Tensor):
         return self
 
 
-class _TorchOfTrainer:
-    """Stands in for the module ``torch``; ``torch.tensor(...).cuda()`` returns the tensor unchanged."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(torch, name)
-
-    def tensor(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        return torch.tensor(*args, **kwargs).as_subclass(_StaysOnCpu)
-
-
 def skip_overflows_on_cpu() -> None:
     """Let a CPU run with ``--fp16`` skip an update that overflows, as a GPU run does.
 
     Removes: ``AssertionError: Torch not compiled with CUDA enabled`` at the first overflow. fairseq's Trainer then
-    calls ``torch.tensor(0.0).cuda()`` in the middle of a method of 230 lines, so its module gets a ``torch`` without CUDA.
+    calls ``torch.tensor(0.0).cuda()`` in the middle of a method of 230 lines, so its module gets another ``torch``.
     """
     from fairseq import trainer
 
-    if not torch.cuda.is_available() and not isinstance(trainer.torch, _TorchOfTrainer):
-        trainer.torch = _TorchOfTrainer()
+    if not torch.cuda.is_available():
+        stand_in = ModuleType("torch")
+        vars(stand_in).update(vars(torch), tensor=lambda value: torch.tensor(value).as_subclass(_StaysOnCpu))
+        trainer.torch = stand_in
 
 
 def take_norms_where_gradients_are() -> None:

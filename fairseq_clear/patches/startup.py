@@ -2,14 +2,16 @@
 
 import argparse
 import difflib
+import itertools
 import logging
+import logging.config
 import math
 import multiprocessing
 import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -20,7 +22,6 @@ from fairseq.distributed import utils as distributed_utils
 from fairseq.file_io import PathManager
 from fairseq.logging import metrics
 from fairseq.models import ARCH_MODEL_REGISTRY
-from fairseq.registry import REGISTRIES
 from fairseq.tasks import TASK_REGISTRY
 from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf, open_dict
@@ -28,9 +29,9 @@ from omegaconf.errors import ConfigKeyError, InterpolationKeyError
 from torch.multiprocessing.spawn import ProcessExitedException
 
 from fairseq_clear import lifecycle
-from fairseq_clear.errors import UserError
+from fairseq_clear.errors import UserError, one_line
 from fairseq_clear.lifecycle import CheckedPart, RunTask
-from fairseq_clear.patches import original, run_console, stopping
+from fairseq_clear.patches import original, stopping
 
 logger = logging.getLogger("fairseq_clear")
 
@@ -68,7 +69,7 @@ def parse_args_and_arch(
     words = list(sys.argv[1:] if input_args is None else input_args)
     if not HELP.isdisjoint(words):
         input_args = [word for word in words if word not in HELP]
-        modify_parser = _print_help_at_second_call(input_args, modify_parser)
+        modify_parser = _print_help_at_second_call(modify_parser)
     try:
         return stock(parser, input_args, parse_known, suppress_defaults, modify_parser)
     except UserError as error:  # of --encoder-from
@@ -80,42 +81,18 @@ def parse_args_and_arch(
         fail("--arch: is required; give an architecture, such as clear_roberta_base")
 
 
-def _print_help_at_second_call(words: list[str], modify: Any) -> Callable[[argparse.ArgumentParser], None]:
+def _print_help_at_second_call(modify: Any) -> Callable[[argparse.ArgumentParser], None]:
     """Return a ``modify_parser`` that prints the help and exits at its second call, when fairseq's parser is complete."""
-    calls = []
+    calls = itertools.count(1)
 
     def print_help(parser: argparse.ArgumentParser) -> None:
         if modify is not None:
             modify(parser)
-        calls.append(parser)
-        if len(calls) == 2:
-            sys.stdout.write(_help(parser, parser.parse_known_args(["", *words])[0]))
+        if next(calls) == 2:
+            parser.print_help()
             raise SystemExit(0)
 
     return print_help
-
-
-def _help(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> str:
-    """The help of a command: first the flags of each chosen class, then the other groups."""
-    tables: dict[str, Mapping[str, Any]] = {"task": TASK_REGISTRY, "arch": ARCH_MODEL_REGISTRY}
-    tables |= {name: registry["registry"] for name, registry in REGISTRIES.items()}
-    groups: dict[str, list[argparse.Action]] = {}
-    shown = {"help"}
-    for name, table in tables.items():
-        kind = table.get(getattr(chosen, name, None) or "")
-        own = {action.dest for action in flags_of(kind)} - shown
-        if actions := [action for action in parser._actions if action.dest in own]:
-            groups[f"--{name.replace('_', '-')} {getattr(chosen, name)}"] = actions
-            shown |= own
-    for group in parser._action_groups:
-        groups[group.title or "other"] = [a for a in group._group_actions if a.dest not in shown and a.option_strings]
-    formatter = parser._get_formatter()
-    formatter.add_usage(f"{parser.prog} DATA [FLAG ...]", [], [])
-    for title, actions in groups.items():
-        formatter.start_section(title)
-        formatter.add_arguments(actions)
-        formatter.end_section()
-    return formatter.format_help()
 
 
 def flags_of(kind: Any) -> list[argparse.Action]:
@@ -156,13 +133,10 @@ def convert_namespace_to_omegaconf(args: argparse.Namespace) -> Any:
         if not args.max_update:
             _fail(f"--total-num-update: is required by --lr-scheduler {args.lr_scheduler} without --max-update")
         args.total_num_update = args.max_update
-    for name in ("data", "save_dir", "restore_file", "finetune_from_model", "tensorboard_logdir"):
-        if "${" in (path := str(getattr(args, name, ""))):
-            _fail(f"{path}: fairseq reads ${{...}} as the name of a setting; rename the folder")
     try:
         return original("fairseq_cli.train:convert_namespace_to_omegaconf")(args)
     except InterpolationKeyError as error:
-        _fail(_ill_fitting(error, {"task": args.task, "criterion": args.criterion, "model": args.arch}))
+        _fail(_ill_fitting(error, args.task, args.arch, args.criterion))
     except (ConfigCompositionException, ValueError) as error:
         if wrong := re.match(r"Error merging override \w+\.(\w+)=(.*)", str(error)):
             _fail(f"--{wrong[1].replace('_', '-')} {wrong[2]}: not a valid value of this setting; see --help")
@@ -172,13 +146,10 @@ def convert_namespace_to_omegaconf(args: argparse.Namespace) -> Any:
         raise
 
 
-def _ill_fitting(error: InterpolationKeyError, names: Mapping[str, str]) -> str:
-    """Describe a setting that one part of a run reads from another part, which lacks it."""
-    source, _, setting = str(error).partition("'")[2].partition("'")[0].partition(".")
-    user = str(error.full_key).partition(".")[0]
-    flags = {part: f"--{'arch' if part == 'model' else part} {name}" for part, name in names.items()}
-    what = f"{flags.get(source, source)}: has no setting {setting}, which {flags.get(user, user)} takes from it"
-    return f"{what}; give another --task, --arch or --criterion"
+def _ill_fitting(error: InterpolationKeyError, task: str, arch: str, criterion: str) -> str:
+    """Describe a setting that one part of a run takes from another part, which lacks it."""
+    parts = f"--task {task} --arch {arch} --criterion {criterion}"
+    return f"{parts}: do not fit together ({one_line(error)}); give another of them"
 
 
 def call_main(cfg: Any, main: Any, **kwargs: Any) -> Any:
@@ -258,8 +229,28 @@ def add_defaults(cfg: Any) -> None:
     except UserError as error:
         _fail(error, is_first=cfg.distributed_training.distributed_rank in (0, None))
     if parts:
-        run_console.set_up(cfg)
+        _open_log_file(cfg)
     stopping.listen()
+
+
+def _open_log_file(cfg: Any) -> None:
+    """Let ``--log-file`` get all messages, each once: fairseq adds another handler of its metrics at every epoch."""
+    if "job_logging_cfg" in cfg:  # hydra's, which fairseq would apply later
+        if distributed_utils.is_master(cfg.distributed_training):
+            config: Any = OmegaConf.to_container(cfg.job_logging_cfg)
+            logging.config.dictConfig(config)
+        with open_dict(cfg):
+            del cfg.job_logging_cfg
+    if cfg.common.log_file and distributed_utils.is_master(cfg.distributed_training):
+        try:
+            file = logging.FileHandler(cfg.common.log_file)
+        except OSError as error:
+            what = f"cannot be written ({error.strerror}); make its folder, or name another file"
+            _fail(f"--log-file {cfg.common.log_file}: {what}")
+        if logging.root.handlers:
+            file.setFormatter(logging.root.handlers[0].formatter)
+        logging.root.addHandler(file)
+    cfg.common.log_file = None
 
 
 def _parts_of_plugin(cfg: Any) -> list[type[CheckedPart]]:
@@ -275,7 +266,7 @@ def merge_defaults(cfg: Any) -> None:
         original("fairseq.dataclass.initialize:add_defaults")(cfg)
         OmegaConf.to_container(cfg, resolve=True)
     except InterpolationKeyError as error:
-        _fail(_ill_fitting(error, {part: cfg[part]._name for part in ("task", "criterion", "model")}))
+        _fail(_ill_fitting(error, cfg.task._name, cfg.model._name, cfg.criterion._name))
     except ConfigKeyError as error:
         _fail(_unknown_setting(cfg, error))
 
@@ -309,10 +300,6 @@ def _check(cfg: Any, parts: list[type[CheckedPart]]) -> None:
         logger.warning("torch finds no GPU on this machine: training on the CPU (--cpu)")
     if on_cpu and common.fp16 and not (common.fp16_no_flatten_grads or common.memory_efficient_fp16):
         raise UserError("--fp16: on a CPU it needs --fp16-no-flatten-grads; or leave it out, which is faster there")
-    if log := common.log_file:
-        place = log if os.path.exists(log) else os.path.dirname(os.path.abspath(log))
-        if os.path.isdir(log) or not os.access(place, os.W_OK):
-            raise UserError(f"--log-file {log}: cannot be written; make its folder, or name another file")
     start = checkpoint.finetune_from_model
     if start and not PathManager.isfile(start):
         raise UserError(f"--finetune-from-model {start}: no such file; give a checkpoint (.pt)")

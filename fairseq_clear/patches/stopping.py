@@ -26,8 +26,7 @@ from fairseq.data.iterators import EpochBatchIterator
 from fairseq.logging import metrics
 
 from fairseq_clear.errors import UserError, exit_on_user_error
-from fairseq_clear.lifecycle import RunTask
-from fairseq_clear.patches import original, run_console
+from fairseq_clear.patches import original
 
 logger = logging.getLogger(__name__)
 
@@ -117,10 +116,7 @@ def validate_and_save(
     cfg: Any, trainer: Any, task: Any, epoch_itr: Any, valid_subsets: list[str], end_of_epoch: bool
 ) -> tuple[list[float | None], bool]:
     """Replaces ``validate_and_save``, which runs after every update: after a signal to any worker, saves and exits."""
-    if not _state.is_training:
-        _state.is_training = True
-        if isinstance(task, RunTask):
-            run_console.log_first_update(cfg, trainer)
+    _state.is_training = True
     if code := _agreed_exit_code():
         _save_and_leave(code, cfg, trainer, epoch_itr)
     _state.is_validating = True

@@ -307,7 +307,7 @@ class ClearLMTask(MaskedLMTask):
         check_numbers(cfg)
         check_metric(cfg)
         check_allowed(cfg)
-        parse_mix(cfg.task.mix, cfg.task.data, cfg.task.mix_batches)
+        parse_mix(cfg.task.mix, cfg.task.data)
         try:
             data_utils.raise_if_valid_subsets_unintentionally_ignored(cfg)
         except ValueError as error:

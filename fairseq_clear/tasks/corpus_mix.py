@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from fairseq_clear.data.mixed_dataset import MixedDataset
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import hash_file
-from fairseq_clear.spec import MIX_BATCHES
 from fairseq_clear.text.data_folders import (
     CLEAR_JSON,
     DICTIONARY,
@@ -32,8 +31,8 @@ class Corpus(NamedTuple):
     weight: Fraction
 
 
-def parse_mix(mix: str, data: str, batches: Any = "any") -> list[Corpus]:
-    """Read ``--mix FOLDER:WEIGHT,FOLDER:WEIGHT``, and check ``--mix-batches`` (``batches``).
+def parse_mix(mix: str, data: str) -> list[Corpus]:
+    """Read ``--mix FOLDER:WEIGHT,FOLDER:WEIGHT``.
 
     The corpora start with ``data``, the data folder of the run; without ``--mix`` there are none.
 
@@ -41,8 +40,6 @@ def parse_mix(mix: str, data: str, batches: Any = "any") -> list[Corpus]:
         UserError: the flag is malformed, names fewer than two folders, repeats a folder, or omits ``data``.
     """
     if not mix:
-        if str(batches) != MIX_BATCHES[0]:
-            raise UserError(f"--mix-batches {batches}: has an effect only with --mix; give --mix, or leave it out")
         return []
     corpora = [_parse_corpus(part.strip(), mix) for part in mix.split(",")]
     if os.pathsep in data and not os.path.isdir(data):

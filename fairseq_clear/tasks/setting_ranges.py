@@ -8,6 +8,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from fairseq_clear.errors import UserError
+from fairseq_clear.tasks.config import ClearLMConfig
 from fairseq_clear.views.view_table import find_view_source
 
 # Range in words -> whether a number is in it -> names of settings: the plugin's, and those of fairseq that fail late or
@@ -94,13 +95,9 @@ def _contradictions_of_training(sections: Mapping[str, Mapping[str, Any]]) -> It
         yield f"{_typed('lr', rates)}: the learning rate; give one above 0, or nothing is learned"
     if "batch_size" not in dataset and "max_tokens" not in dataset:
         yield "--batch-size and --max-tokens: neither is given; give one of them, or both"
-    if dataset.get("num_shards", 1) > 1 or dataset.get("shard_id"):
-        yield "--num-shards and --shard-id: have no effect in training; leave them out"
     split = dataset.get("train_subset")
     if split in str(dataset.get("valid_subset")).split(",") and not dataset.get("disable_validation"):
         yield f"--valid-subset {split}: is trained on, and a validation would end its epoch; give another split"
-    if sections["optimization"].get("sentence_avg") and str(criterion.get("_name")).startswith("clear_"):
-        yield "--sentence-avg: has no effect with --criterion clear_*; leave it out"
     common, optimizer = sections["common"], sections["optimizer"]
     is_flat = common.get("fp16") and not common.get("fp16_no_flatten_grads")
     saves_memory = common.get("memory_efficient_fp16") or common.get("memory_efficient_bf16")
@@ -108,14 +105,6 @@ def _contradictions_of_training(sections: Mapping[str, Mapping[str, Any]]) -> It
         yield "--optimizer clear_adamw: does not work with --memory-efficient-*; leave that out, or give --optimizer adam"
     if optimizer.get("_name") == "clear_adamw" and is_flat and not optimizer.get("decay_vectors"):
         yield "--optimizer clear_adamw: with --fp16 it needs --fp16-no-flatten-grads or --decay-vectors; add one of them"
-    measured = [name for name, _ in MEASURED.values() if task.get(name)]
-    if dataset.get("disable_validation") and measured:
-        yield f"--{measured[0].replace('_', '-')}: is measured in validation; leave --disable-validation out"
-    if dataset.get("disable_validation") and sections["checkpoint"].get("patience", -1) > 0:
-        yield f"--patience {sections['checkpoint']['patience']}: counts validations; leave --disable-validation out"
-    if model.get("encode_chunk_size") and criterion.get("_name") in STOCK_CRITERIONS:
-        ours = "--criterion clear_nt_xent --contrastive-weight 0"
-        yield f"--encode-chunk-size: has no effect with --criterion {criterion['_name']}; give {ours}"
     if model.get("encoder_layerdrop") and criterion.get("guide_dropout"):
         yield "--guide-dropout: --encoder-layerdrop would drop layers of the guide; leave one of the two out"
     positions, longest = model.get("max_positions"), task.get("tokens_per_sample")
@@ -125,39 +114,31 @@ def _contradictions_of_training(sections: Mapping[str, Mapping[str, Any]]) -> It
 
 def _contradictions_of_texts(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """Yield messages about settings of texts, views and masks that contradict each other, or have no effect."""
-    dataset, task, criterion = (sections[name] for name in ("dataset", "task", "criterion"))
+    task, criterion = sections["task"], sections["criterion"]
+    kind, _ = find_view_source(views := str(task.get("views", "same")))
     has_contrast = criterion.get("_name") not in STOCK_CRITERIONS and criterion.get("contrastive_weight", 1) > 0
-    if task.get("hard_negatives") and not has_contrast:
-        yield "--hard-negatives: has no effect without a contrastive term; leave it out, or give --contrastive-weight 1"
-    negatives = str(task.get("hard_negatives") or "").split(",")
-    if len(set(negatives)) < len(negatives):
-        yield f"{_typed('hard_negatives', task['hard_negatives'])}: names a text twice; give different texts"
-    if str(task.get("augment_texts")) == "positives" and task.get("augment") == "none":
-        yield "--augment-texts positives: has no effect with --augment none; leave one of them out"
-    views = str(task.get("views", "same"))
-    kind = find_view_source(views)[0]
-    for setting, default in (("same_document_negatives", "include"), ("short_documents", "clip")):
-        if str(task.get(setting, default)) != default and setting not in kind.settings:
-            yield f"{_typed(setting, task[setting])}: has no effect with --views {views}; give --views span"
-    if str(task.get("document_boundary", "blank")) != "blank" and not kind.needs_documents:
-        yield f"{_typed('document_boundary', task['document_boundary'])}: has no effect with --views {views}; leave it out"
-    reads_lines = kind.needs_documents or str(task.get("sample_break_mode")) == "eos"
-    if str(task.get("shorten_method", "none")) != "none" and reads_lines:
-        yield f"{_typed('shorten_method', task['shorten_method'])}: has no effect, as long lines are split; leave it out"
-    for setting in UNREAD:
-        if task.get(setting) and task.get("_name") == "clear_lm":
-            yield f"--{setting.replace('_', '-')}: has no effect with --task clear_lm; leave it out"
+    has_copies = criterion.get("anchor_mlm") != "joint" and criterion.get("mlm_weight", 1) > 0
+    reads_blocks = not kind.needs_documents and str(task.get("sample_break_mode")) != "eos"
+    for name, has_effect, where in (
+        ("hard_negatives", has_contrast, "without a contrastive term"),
+        ("prompts", has_contrast or kind.needs_documents, "without a contrastive term"),
+        ("augment_texts", task.get("augment") != "none", "with --augment none"),
+        ("same_document_negatives", "same_document_negatives" in kind.settings, f"with --views {views}"),
+        ("short_documents", "short_documents" in kind.settings, f"with --views {views}"),
+        ("document_boundary", kind.needs_documents, f"with --views {views}"),
+        ("shorten_method", reads_blocks, "on lines, of which long ones are split"),
+        ("mix_batches", task.get("mix"), "without --mix"),
+        ("mlm_copies", has_copies, "with --anchor-mlm joint or --mlm-weight 0"),
+        *((name, False, "with --task clear_lm") for name in UNREAD),
+    ):
+        default = ClearLMConfig.__dataclass_fields__[name].default
+        if not has_effect and str(value := task.get(name, default)) != str(default):
+            yield f"{_typed(name, value)}: has no effect {where}; leave it out"
     masked = task.get("mask_prob", 0.15)
     if not 0 < masked < 1 and criterion.get("mlm_weight", 1) > 0:
         yield f"{_typed('mask_prob', masked)}: out of range; give a number above 0 and below 1"
     if task.get("random_token_prob", 0) + task.get("leave_unmasked_prob", 0) > 1:
         yield "--random-token-prob and --leave-unmasked-prob: their sum is above 1; give smaller ones"
-    if task.get("mlm_copies", 1) > 1 and (criterion.get("anchor_mlm") == "joint" or not criterion.get("mlm_weight", 1)):
-        yield "--mlm-copies: has no effect with --anchor-mlm joint or --mlm-weight 0; leave one of them out"
-    if task.get("prompts") and not has_contrast and not kind.needs_documents:
-        yield "--prompts: has no effect without a contrastive term; leave it out"
-    if dataset.get("combine_valid_subsets") and (kind.values or task.get("hard_negatives")):
-        yield "--combine-valid-subsets: joins no aligned texts, which the views or --hard-negatives need; leave it out"
 
 
 # Metric -> the task's setting that measures it in validation, and what its flag takes.
@@ -167,10 +148,9 @@ MEASURED = {
 }
 HIGHER_IS_BETTER = {*MEASURED, "contrastive_accuracy", "positive_cosine"}
 OF_MLM = {"mlm_loss", "ppl"}
-BELOW_0 = {"uniformity", "negative_cosine"}
 OF_CONTRAST = {
     *("contrastive_loss", "contrastive_accuracy", "positive_cosine", "negative_cosine", "alignment", "uniformity"),
-    *("negatives_per_query", "view_length_ratio", "substituted_share", "false_negative_share"),
+    *("negatives_per_query", "view_length_ratio", "substituted_share", "false_negative_share", "squared_distance"),
 }
 
 
@@ -183,21 +163,15 @@ def check_metric(cfg: Any) -> None:
     metric, criterion = cfg.checkpoint.best_checkpoint_metric, cfg.criterion
     flag = f"--best-checkpoint-metric {metric}"
     setting, source = MEASURED.get(metric, ("", ""))
-    if setting and not getattr(cfg.task, setting):
-        raise UserError(f"{flag}: nothing measures it; give {source}")
-    if setting and cfg.dataset.disable_validation:
-        raise UserError(f"{flag}: it is measured in validation; leave --disable-validation out")
+    if setting and (not getattr(cfg.task, setting) or cfg.dataset.disable_validation):
+        raise UserError(f"{flag}: nothing measures it; give {source}, without --disable-validation")
     if str(criterion._name).startswith("clear_"):
         known = {"loss", *MEASURED, *(OF_MLM if criterion.mlm_weight else ())}
         known |= OF_CONTRAST if criterion.contrastive_weight else set()
-        known -= {"false_negative_share"} if criterion.get("false_negatives", "none") == "none" else set()
-        known |= {"squared_distance"} if criterion.regularizer_weight else set()
         if metric not in known:
             raise UserError(f"{flag}: this run does not log it; it logs {', '.join(sorted(known))}")
     if criterion._name in STOCK_CRITERIONS and metric in {"mlm_loss", *OF_CONTRAST}:
         raise UserError(f"{flag}: --criterion {criterion._name} does not log it; give loss or ppl")
-    if cfg.checkpoint.keep_best_checkpoints > 0 and metric in BELOW_0:
-        raise UserError(f"{flag}: fairseq cannot order scores below 0; leave --keep-best-checkpoints out")
     is_known = metric in {"loss", *MEASURED, *OF_MLM, *OF_CONTRAST}  # another is of a user's own criterion
     if is_known and (metric in HIGHER_IS_BETTER) != cfg.checkpoint.maximize_best_checkpoint_metric:
         what = "higher is better; add" if metric in HIGHER_IS_BETTER else "lower is better; leave out"

@@ -32,14 +32,11 @@ class _Validation:
     """Scores the model on texts. File and tokenizer are read at the start, not at the first validation.
 
     Attributes:
-        flag: the flag that asks for it.
         score: score (x 100) of the last validation, equal on all workers; None before the first.
 
     Raises:
         UserError: the file cannot be read, or the data folder has no tokenizer.
     """
-
-    flag: str
 
     def __init__(self, data_bin: str, texts: Mapping[tuple[str, ...], Iterable[str]]) -> None:
         self.tokenizer: Tokenizer = load_tokenizer(data_bin)
@@ -49,16 +46,12 @@ class _Validation:
     def __call__(self, model: Any, dictionary: Any) -> None:
         """Encode the texts under the model's pooling, divided among the workers, and set ``score``."""
         found: dict[tuple[Sequence[str], str], Floats] = {}
-        prompts: dict[str, str] = {}
         for names, texts in self.texts.items():
             known, default = prompts_of(model), sentence_settings(model).get("config", {}).get("default_prompt_name")
             name = find_prompt(known, (*names, default))
             prompt = "" if name is None else known[name]
-            prompts |= {} if name is None else {name: prompt}
             vectors = encode_on_workers(model, dictionary, self.tokenizer, texts, prompt)  # (N, D)
             found |= {(names, text): row for text, row in zip(texts, vectors, strict=True)}
-        if prompts and self.score is None:  # once, at the first validation
-            logger.info("%s: prompts %s", self.flag, prompts)
         self.score = 100 * self.measure(lambda texts, names: np.stack([found[names, text] for text in texts]), model)
 
     def measure(self, vectors_of: VectorsOf, model: Any) -> float:
@@ -72,13 +65,9 @@ class StsValidation(_Validation):
     ``source`` is a folder that contains STSBenchmark (its dev split is used), or a file for ``sts_data.read_sts_file``.
     """
 
-    flag = "--eval-sts"
-
     def __init__(self, source: str, data_bin: str) -> None:
         self.data = read_sts(source, "STS-B-dev") if os.path.isdir(source) else read_sts_file(source)
         super().__init__(data_bin, {DEFAULT: self.data.texts()})
-        count = len(self.texts[DEFAULT])
-        logger.info("%s: %d pairs of %s, %d different texts", self.flag, len(self.data), self.data.name, count)
 
     def measure(self, vectors_of: VectorsOf, model: Any) -> float:
         """The correlation; 0 for a collapsed model, all of whose cosines are equal."""
@@ -96,13 +85,9 @@ class StsValidation(_Validation):
 class RetrievalValidation(_Validation):
     """MRR@10 of finding the passages of queries by cosine; ``source`` is a file of pairs, see ``retrieval_data.read_pairs``."""
 
-    flag = "--eval-retrieval"
-
     def __init__(self, source: str, data_bin: str) -> None:
         self.data = read_pairs_file(Path(source))
         super().__init__(data_bin, {QUERY: self.data.queries, DOCUMENT: self.data.passages})
-        queries, passages = len(self.data.queries), len(self.data.passages)
-        logger.info("%s: %d queries and %d passages of %s", self.flag, queries, passages, self.data.name)
 
     def measure(self, vectors_of: VectorsOf, model: Any) -> float:
         """Search on the model's device."""

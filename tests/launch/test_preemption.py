@@ -244,7 +244,7 @@ def test_a_killed_worker_ends_the_others(killed: int, undisturbed: Path, data_bi
     [
         (["--no-save"], 1, "--no-save: a preempted run resumes"),
         (["--reset-optimizer"], 1, "--reset-optimizer: it would be repeated"),
-        (["--restore-file", "other.pt"], 1, "--restore-file other.pt: it would be repeated"),
+        (["--restore-file", "other.pt"], 1, "--restore-file: it would be repeated"),
         ([], 2, "--distributed-world-size 2: signals do not reach workers"),
     ],
 )
@@ -259,7 +259,7 @@ def test_what_cannot_be_resumed_is_rejected(flags: list[str], workers: int, said
 def test_a_timeout_is_seconds(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert preemption._timeout() == 600
     monkeypatch.setenv("FAIRSEQ_CLEAR_TIMEOUT", text)
-    with pytest.raises(UserError, match=f"FAIRSEQ_CLEAR_TIMEOUT={text}: expected seconds"):
+    with pytest.raises(UserError, match=f"FAIRSEQ_CLEAR_TIMEOUT={text}: expected a whole number of seconds"):
         preemption._timeout()
 
 
