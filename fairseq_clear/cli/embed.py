@@ -18,7 +18,6 @@ from fairseq_clear.cli.flags import (
 )
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import (
-    INPUT,
     CorpusFile,
     check_fields,
     check_output_file,
@@ -94,16 +93,10 @@ torchrun --nproc-per-node 8 -m fairseq_clear.cli embed big.txt --checkpoint ck.p
         if self.output is not None:
             check_output(self.output, self.overwrite)
         is_array = self.output is not None and self.output.suffix == ".npy"
+        if workers.size > 1 and not (is_array and self.input != "-"):
+            raise UserError("several workers need an input file and --output FILE.npy; otherwise start one process")
         with input_file(self.input) as path:
-            if workers.size > 1 and not (is_array and path == Path(self.input)):
-                raise UserError("several workers need an input file and --output FILE.npy; otherwise start one process")
-            try:
-                self.embed(path, workers, is_array=is_array)
-            except UserError as error:
-                if path == Path(self.input):
-                    raise
-                shown = "standard input" if self.input == "-" else self.input
-                raise type(error)(str(error).replace(str(path), shown)) from None
+            self.embed(path, workers, is_array=is_array)
         return 0
 
     def embed(self, path: Path, workers: Workers, *, is_array: bool) -> None:
@@ -130,7 +123,7 @@ torchrun --nproc-per-node 8 -m fairseq_clear.cli embed big.txt --checkpoint ck.p
                 return vectors, encoder.last
 
             if is_array and self.output is not None:
-                report = write_array(
+                counts = write_array(
                     self.output, sentences, encode, encoder.dimension, self.settings(encoder),
                     workers=workers, overwrite=self.overwrite,
                 )  # fmt: skip
@@ -138,11 +131,16 @@ torchrun --nproc-per-node 8 -m fairseq_clear.cli embed big.txt --checkpoint ck.p
                 opened = nullcontext(sys.stdout.buffer) if self.output is None else write_whole(self.output)
                 place = ("standard output", "") if self.output is None else (self.output, "--output")
                 with write_errors(*place), opened as stream:
-                    report = write_jsonl(stream, sentences, encode)
+                    counts = write_jsonl(stream, sentences, encode)
                     stream.flush()  # so that a full disk is found here
         shown = f", prompt {prompt!r}" if prompt else ""
         where = f"; wrote {self.output}" if self.output is not None else ""
-        print(f"{report.summary()}; pooling {encoder.pooling}{shown}{where}", file=sys.stdout if where else sys.stderr)
+        print(
+            f"{counts.sentences:,} sentences, dimension {encoder.dimension}; {counts.truncated:,} cut at the model's length; "
+            f"{counts.unknown_share:.2%} unknown tokens; {counts.padding_share:.1%} padding; "
+            f"pooling {encoder.pooling}{shown}{where}",
+            file=sys.stdout if where else sys.stderr,
+        )
 
     def settings(self, encoder: "SentenceEncoder") -> dict[str, Any]:
         """Return everything that determines the vectors of a text: hashes of the encoder's files, and the settings."""
@@ -161,23 +159,14 @@ torchrun --nproc-per-node 8 -m fairseq_clear.cli embed big.txt --checkpoint ck.p
 @contextmanager
 def input_file(name: str) -> Iterator[Path]:
     """Yield the input as a file that can be read twice: once to count and check its lines, once to embed them."""
-    path = Path(name)
-    if name == "-" and sys.stdin is None:  # <&-
-        raise UserError("-: standard input is closed; give it text, or the name of a file")
-    if name != "-" and (path.is_file() or path.is_dir() or not path.exists()):
-        yield path
+    if name != "-":
+        yield Path(name)
         return
     with scratch_folder() as folder:
-        spooled = folder / (path.name if INPUT.search(path.name) else "input.txt")
-        try:
-            # a pipe, such as <(zcat big.gz)
-            opened = nullcontext(sys.stdin.buffer) if name == "-" else path.open("rb")
-            with opened as stream, spooled.open("wb") as file:
-                shutil.copyfileobj(stream, file)
-        except OSError as error:
-            what = f"cannot copy it to {folder} ({error.strerror or error}); set TMPDIR to another folder"
-            raise UserError(f"{name}: {what}") from None
-        yield spooled
+        copied = folder / "standard-input.txt"
+        with write_errors(copied, ""), copied.open("wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file)
+        yield copied
 
 
 @dataclass(kw_only=True)

@@ -22,22 +22,6 @@ FORMATS = (".npy", ".jsonl")
 Encode = Callable[[list[str]], tuple[Floats, EncodingCounts]]
 
 
-@dataclass(frozen=True)
-class EmbedReport:
-    """Counts of all texts, and the dimension of their vectors."""
-
-    counts: EncodingCounts
-    dimension: int
-
-    def summary(self) -> str:
-        """The report in one line."""
-        counts = self.counts
-        return (
-            f"{counts.sentences:,} sentences, dimension {self.dimension}; {counts.truncated:,} cut at the model's length; "
-            f"{counts.unknown_share:.2%} unknown tokens; {counts.padding_share:.1%} padding"
-        )
-
-
 def read_sentences(path: Path, text_field: str = "text") -> Iterator[str]:
     """Yield the lines of a UTF-8 text file (also ``.gz`` and ``.xz``); a blank line is an empty text.
 
@@ -61,13 +45,27 @@ class Sentences:
     count: int
     sha256: str
 
-    def blocks(self, numbers: Sequence[int]) -> Iterator[tuple[int, list[str]]]:
-        """Yield number and sentences of the blocks with these ascending numbers; UserError if the file has changed."""
+    @property
+    def blocks(self) -> int:
+        """Number of blocks."""
+        return -(-self.count // BLOCK)
+
+    def encoded(
+        self, numbers: Sequence[int], encode: Encode
+    ) -> Iterator[tuple[int, list[str], Floats, EncodingCounts]]:
+        """Yield number, sentences, vectors (n, D) and counts of the blocks with these ascending numbers.
+
+        Raises:
+            UserError: the file has changed since it was scanned, or a vector has NaN or infinity.
+        """
         for number, texts in take_blocks(read_sentences(self.path, self.text_field), BLOCK, numbers):
             if len(texts) != min(BLOCK, self.count - number * BLOCK):
                 what = "has changed since its texts were counted; rerun when it no longer changes"
                 raise UserError(f"{self.path}: {what}")
-            yield number, texts
+            vectors, counts = encode(texts)
+            if not np.isfinite(vectors).all():  # JSON cannot hold them and no search can compare them
+                raise UserError("a vector has NaN or infinity; check the checkpoint")
+            yield number, texts, vectors, counts
 
 
 def scan_sentences(path: Path, text_field: str = "text") -> Sentences:
@@ -92,21 +90,16 @@ def check_output(path: Path, overwrite: bool) -> None:
     check_output_file(path, overwrite)
 
 
-def write_jsonl(stream: BinaryIO, sentences: Sentences, encode: Encode) -> EmbedReport:
-    """Write a line ``{"text": ..., "embedding": [...]}`` per text in UTF-8, with the shortest numbers that read back exactly.
-
-    Raises:
-        UserError: the input has changed since it was scanned.
-    """
-    total, dimension = EncodingCounts(), 0
-    for _, texts in sentences.blocks(range(-(-sentences.count // BLOCK))):
-        vectors, counts = _finite(*encode(texts))
-        total, dimension = total + counts, vectors.shape[1]
+def write_jsonl(stream: BinaryIO, sentences: Sentences, encode: Encode) -> EncodingCounts:
+    """Write a line ``{"text": ..., "embedding": [...]}`` per text in UTF-8, with the shortest exact numbers."""
+    total = EncodingCounts()
+    for _, texts, vectors, counts in sentences.encoded(range(sentences.blocks), encode):
+        total += counts
         for text, vector in zip(texts, vectors, strict=True):
             embedding = [float(str(number)) for number in vector]
             record = json.dumps({"text": text, "embedding": embedding}, ensure_ascii=False)
             stream.write(f"{record}\n".encode())
-    return EmbedReport(total, dimension)
+    return total
 
 
 def write_array(
@@ -118,7 +111,7 @@ def write_array(
     *,
     workers: Workers,
     overwrite: bool = False,
-) -> EmbedReport:
+) -> EncodingCounts:
     """Write the vectors to a (sentences, dimension) array. The workers share the blocks; a killed call can be resumed.
 
     The file has the same bytes for any number of workers on devices of one kind.
@@ -126,19 +119,18 @@ def write_array(
     Args:
         settings, overwrite: what determines the vectors, see ``open_work``.
 
-    Raises:
-        UserError: the input has changed since it was scanned, or as for ``open_work``.
+    Returns:
+        The counts of all texts; on other workers than the first, zeros.
     """
     record = {**settings, "input": sentences.sha256, "dimension": dimension, "block": BLOCK}
-    with open_work(output, record, -(-sentences.count // BLOCK), workers, overwrite=overwrite) as work:
+    with open_work(output, record, sentences.blocks, workers, overwrite=overwrite) as work:
         array = work.folder / "vectors.npy"
         if workers.rank == 0 and not any(work.folder.glob(FINISHED)):
             _allocate(array, (sentences.count, dimension))
         workers.gather(None)
-        start = _first_byte(array)
+        start = int(np.load(array, mmap_mode="r").offset)
         with array.open("r+b") as stream:
-            for number, texts in sentences.blocks(work.own):
-                vectors, counts = _finite(*encode(texts))
+            for number, _, vectors, counts in sentences.encoded(work.own, encode):
                 # not a memory map: a full disk would end in a SIGBUS instead of an error
                 stream.seek(start + 4 * number * BLOCK * dimension)
                 stream.write(np.ascontiguousarray(vectors, "<f4").data)
@@ -151,14 +143,7 @@ def write_array(
             total = sum((EncodingCounts(**counts) for counts in work.results()), total)
             os.replace(array, output)
             sync_folder(output.parent)
-    return EmbedReport(total, dimension)
-
-
-def _finite(vectors: Floats, counts: EncodingCounts) -> tuple[Floats, EncodingCounts]:
-    """Return what was given; UserError if a vector has NaN or infinity, which JSON cannot hold and no search can compare."""
-    if not np.isfinite(vectors).all():
-        raise UserError("a vector has NaN or infinity; check the checkpoint")
-    return vectors, counts
+    return total
 
 
 def _allocate(array: Path, shape: tuple[int, int]) -> None:
@@ -168,11 +153,3 @@ def _allocate(array: Path, shape: tuple[int, int]) -> None:
         np.lib.format.write_array_header_1_0(stream, header)
         stream.flush()
         os.posix_fallocate(stream.fileno(), stream.tell(), 4 * shape[0] * shape[1])
-
-
-def _first_byte(array: Path) -> int:
-    """Return the position of the first vector in the file; UserError if the file was removed from under finished blocks."""
-    try:
-        return int(np.load(array, mmap_mode="r").offset)
-    except (OSError, ValueError):
-        raise UserError(f"{array}: was damaged after it was written; remove {array.parent} and rerun") from None
