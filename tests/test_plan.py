@@ -2,12 +2,12 @@
 
 import math
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 
 from fairseq_clear.cli.main import main
 from fairseq_clear.errors import UserError
@@ -40,6 +40,7 @@ def overrides(*changes: str) -> list[str]:
     return [*(f"{name}={value}" for name, value in settings.items()), "common.fp16=false", *changes]
 
 
+@cache
 def recipe_of(*changes: str, data: str = "", vocabulary: int = 2_000) -> Recipe:
     return Recipe(read_recipe("clear/base_256gpu", overrides(*changes), data), vocabulary)
 
@@ -141,7 +142,7 @@ def test_random_documents_have_titles() -> None:
 
 
 def test_hours_and_the_chunk() -> None:
-    recipe = recipe_of(*ALONE, "optimization.max_update=3600")
+    recipe = recipe_of(*ALONE, "optimization.max_update=3600")  # not shared, as it is changed
     plenty = make_plan(recipe, 2, 64 * GIB, 1e12, 4096)
     assert (plenty.batch, plenty.chunk) == (2048, 0)
     assert plenty.hours == pytest.approx(plenty.flops / 1e12)
@@ -169,30 +170,31 @@ THIN = "++model.encoder_layers=1"
 
 
 def test_the_papers_run_is_planned_as_the_page_shows(capsys):
-    """docs/many-gpus.md shows the output of this command."""
-    assert main([*BASE, "--gpus", "1", "8", "64", "256", "--global-batch", "8192", "--memory", "32"]) == 0
+    """docs/many-gpus.md shows the output of this command, also for fewer GPUs, whose chunks take longer to find."""
+    assert main([*BASE, "--gpus", "256", "--global-batch", "8192", "--memory", "32"]) == 0
     captured = capsys.readouterr()
-    assert captured.err == "" and max(map(len, captured.out.splitlines())) < 120
-    page = (ROOT / "docs" / "many-gpus.md").read_text()
+    lines = captured.out.splitlines()
+    assert captured.err == "" and max(map(len, lines)) < 120
     of_machine = re.compile(r"loading: ([\d,]+) texts/s")  # which differs by machine
-    assert f"```text\n{of_machine.sub('', captured.out)}```" in of_machine.sub("", page)
-    one, *_, many = (row.split() for row in captured.out.splitlines()[-4:])
-    assert one[9] == many[9] == "1"
-    assert float(one[3]) + float(one[4]) < 0.9 * 32 and one[2] != "0" and many[2] == "0"
+    page = of_machine.sub("", (ROOT / "docs" / "many-gpus.md").read_text()).splitlines()
+    assert {of_machine.sub("", line) for line in lines} <= set(page)
+    many = lines[-1].split()
+    assert float(many[3]) + float(many[4]) < 0.9 * 32 and many[2] == "0" and many[9] == "1"
 
 
-@pytest.mark.parametrize("example", sorted(FIRST))
-def test_every_recipe_is_planned(example, capsys):
-    for path in (path for path in CONFIGS if path.parent.parent.name == example):
-        laid_over = path.parent.glob("*/*.yaml") if FIRST[example] == path.stem else []
-        distinct = {
-            re.sub(r"[\d.]+", "", str(OmegaConf.load(file))): file for file in laid_over
-        }  # one of several numbers
-        for change in ["", *(f"+{file.parent.name}={file.stem}" for file in distinct.values())]:
-            thin = [] if change.endswith(("frozen", "senteval")) else [THIN]  # these name layers
-            config = [f"{example}/{path.stem}", *filter(None, [change]), "optimization.max_update=1000", *thin]
-            assert main(["plan", "--config", *config, "--gpus", "8", "--vocabulary", "1000"]) == 0, change
-            assert capsys.readouterr().out.splitlines()[-1].split()[0] == "8"
+# Changes that name layers, in a model that has them, or have another criterion, view source or task than their base.
+PLANNED = ("bt_frozen", "senteval", "roberta", "double_mlm", "separate_mlm", "mlm_only", "opt2", "supervised", "eda")
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_recipe_is_planned(path, capsys):
+    example = path.parent.parent.name
+    files = [file for file in path.parent.glob("*/*.yaml") if file.stem in PLANNED]
+    for change in ["", *(f"+{file.parent.name}={file.stem}" for file in files if FIRST[example] == path.stem)]:
+        thin = [] if change.endswith(("frozen", "senteval")) else [THIN]  # these name layers
+        config = [f"{example}/{path.stem}", *filter(None, [change]), "optimization.max_update=1000", *thin]
+        assert main(["plan", "--config", *config, "--gpus", "8", "--vocabulary", "1000"]) == 0, change
+        assert capsys.readouterr().out.splitlines()[-1].split()[0] == "8"
 
 
 def test_random_documents_are_as_long_as_the_views_need() -> None:
