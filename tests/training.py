@@ -109,7 +109,7 @@ def _configuration(data: str, flags: tuple[str, ...]) -> bytes:
     hydra takes 0.3 s to compose; workers that are forked afterwards have the result already.
     """
     selection = [word for one, other in pairwise(flags) if one in SELECTING for word in (one, other)]
-    before, cfg = pickle.loads(_composed(data, tuple(selection)))
+    before, cfg = pickle.loads(_composed(tuple(selection)))
     for name, value in vars(parse(data, flags)).items():
         if value != getattr(before, name, None):
             for section in cfg.values():
@@ -121,8 +121,8 @@ def _configuration(data: str, flags: tuple[str, ...]) -> bytes:
 
 
 @cache
-def _composed(data: str, flags: tuple[str, ...]) -> bytes:
-    return pickle.dumps((parse(data, flags), compose(data, flags)))
+def _composed(flags: tuple[str, ...]) -> bytes:
+    return pickle.dumps((parse("data", flags), compose("data", flags)))
 
 
 def parse(data: str, flags: Sequence[str]) -> Namespace:
