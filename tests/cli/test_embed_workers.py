@@ -3,6 +3,7 @@
 import random
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
@@ -11,19 +12,30 @@ import pytest
 
 from fairseq_clear.cli.main import main
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.embedding_files import BLOCK
+from fairseq_clear.evaluation import embedding_files
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.shared_work import BlockFiles, Workers, open_work
 from tests.conftest import WORDS, rejected, run, run_workers
 
 pytestmark = pytest.mark.slow
 
-LINES = 3 * BLOCK + 500  # four blocks
-# main() of fairseq-clear, in which one worker is killed or fails at its second block
-FAIL = """
+BLOCK = 200  # sentences, for 10,000
+LINES = 3 * BLOCK + 50  # four blocks
+# main() of fairseq-clear with small blocks
+CLI = f"""
 import os, signal, sys
 from fairseq_clear.shared_work import join_workers
 join_workers()  # before torch is imported, as main does
+from fairseq_clear.evaluation import embedding_files
+embedding_files.BLOCK = {BLOCK}
+from fairseq_clear.cli.main import main
+# here
+sys.exit(main(sys.argv[1:]))
+"""
+# The same, in which one worker is killed or fails at its second block
+FAIL = CLI.replace(
+    "# here",
+    """
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 encode, calls = SentenceEncoder.encode_block, []
 def failing(*args, **kwargs):
@@ -32,10 +44,15 @@ def failing(*args, **kwargs):
         {action}
     return encode(*args, **kwargs)
 SentenceEncoder.encode_block = failing
-from fairseq_clear.cli.main import main
-sys.exit(main(sys.argv[1:]))
-"""
+""",
+)
 DIE, ERROR = "os.kill(os.getpid(), signal.SIGKILL)", "raise OSError(28, 'No space left on device')"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_blocks() -> Iterator[None]:
+    with mock.patch.object(embedding_files, "BLOCK", BLOCK):
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -64,13 +81,12 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-@pytest.mark.parametrize("count", [2, 3])
-def test_workers_write_the_bytes_of_one_process(count: int, whole: bytes, command: list[str], tmp_path: Path) -> None:
+def test_workers_write_the_bytes_of_one_process(whole: bytes, command: list[str], tmp_path: Path) -> None:
     output = tmp_path / "out.npy"
-    ended = run_workers(count, sys.executable, "-m", "fairseq_clear.cli", *command, str(output))
+    ended = run_workers(3, sys.executable, "-c", CLI, *command, str(output))
     assert output.read_bytes() == whole and names(tmp_path) == ["out.npy"]
     assert ended[0].stdout.startswith(f"{LINES:,} sentences, dimension 32; 0 cut at the model's length; ")
-    assert [worker.stdout for worker in ended[1:]] == [""] * (count - 1)
+    assert [worker.stdout for worker in ended[1:]] == ["", ""]
 
 
 @pytest.mark.parametrize(("count", "rank", "action"), [(1, 0, DIE), (2, 0, ERROR), (2, 1, DIE), (2, 1, ERROR)])
@@ -106,11 +122,11 @@ def test_an_error_of_all_workers_is_one_line(command: list[str], tmp_path: Path)
         ([*command, str(tmp_path / "out.npy"), "--checkpoint", str(tmp_path / "broken.pt")], "not a complete"),
         ([*command, str(tmp_path / "out.jsonl")], "several workers need an input file and --output FILE.npy"),
     ]:
-        # fresh: torch reads whether it prints warnings, here of the worker that ended first, when it is imported
-        ended = run_workers(2, *fairseq_clear, *more, check=False, fresh=message == "not a complete")
-        said = "".join(worker.stderr for worker in ended)
+        ended = run_workers(2, *fairseq_clear, *more, check=False)
+        # forked after torch was imported with its warnings on, here of the worker that ended first
+        said = [line for worker in ended for line in worker.stderr.splitlines() if not line.startswith("[W")]
         assert [worker.returncode for worker in ended] == [2, 2]
-        assert message in said and said.count("\n") == 1, said
+        assert len(said) == 1 and message in said[0], said
     assert names(tmp_path) == ["broken.pt"]
 
 
@@ -142,23 +158,19 @@ def searches(checkpoint: Path, data_bin: Path, tmp_path: Path) -> dict[str, list
 
 
 def test_the_encoding_of_retrieval_and_mine_is_shared(searches: dict[str, list[str]], tmp_path: Path) -> None:
-    for name, flags in searches.items():
-        fairseq_clear = [sys.executable, "-m", "fairseq_clear.cli", *flags]
-        alone = run(*fairseq_clear, tmp_path / f"{name}.1")
-        for count in (2, 3):
-            ended = run_workers(count, *fairseq_clear, tmp_path / f"{name}.{count}")
-            assert "".join(worker.stdout + worker.stderr for worker in ended[1:]) == ""
-            assert ended[0].stdout.replace(f"{name}.{count}", f"{name}.1") == alone.stdout
-    folders = [tmp_path / f"mine.{count}" for count in (1, 2, 3)]
-    files = names(folders[0])
-    assert files == ["mine.json", "negative1.txt", "positive.txt", "query.txt"]
-    for folder in folders[1:]:
-        assert [(folder / file).read_bytes() for file in names(folder)] == [
-            (folders[0] / file).read_bytes() for file in files
-        ]
-    assert names(tmp_path) == sorted(
-        ["pairs.tsv", *(f"{name}.{n}" for name in ("mine", "retrieval") for n in (1, 2, 3))]
-    )
+    for name, count in (("retrieval", 2), ("mine", 3)):
+        alone, shared = tmp_path / "alone" / name, tmp_path / "shared" / name
+        for place in (alone, shared):
+            place.parent.mkdir(exist_ok=True)
+        fairseq_clear = [sys.executable, "-m", "fairseq_clear.cli", *searches[name]]
+        before = run(*fairseq_clear, alone)
+        ended = run_workers(count, *fairseq_clear, shared)
+        assert "".join(worker.stdout + worker.stderr for worker in ended[1:]) == ""
+        assert ended[0].stdout.replace(str(shared), str(alone)) == before.stdout
+    files = names(alone)
+    assert files == ["mine.json", "negative1.txt", "positive.txt", "query.txt"] == names(shared)
+    assert [(shared / file).read_bytes() for file in files] == [(alone / file).read_bytes() for file in files]
+    assert names(alone.parent) == names(shared.parent) == ["mine", "retrieval"]
 
 
 @pytest.mark.parametrize(("name", "count"), [("mine", 1), ("mine", 2), ("retrieval", 1)])
