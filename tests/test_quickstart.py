@@ -58,9 +58,17 @@ def shell(folder: Path, *commands: str, **variables: str) -> str:
     return text
 
 
+def shortened(command: str, updates: int) -> str:
+    """The command with fewer updates."""
+    short, times = re.subn(r"(--max-update |max_update=)\d+", rf"\g<1>{updates}", command)
+    assert times == 1, command
+    return short
+
+
 @pytest.fixture(scope="module")
 def by_flags(folder: Path) -> str:
-    return shell(folder, *BY_FLAGS)
+    """The output of README's commands, which train for 60 updates of the 200."""
+    return shell(folder, *(shortened(command, 60) if "train" in command else command for command in BY_FLAGS))
 
 
 def updates(checkpoint: Path) -> int:
@@ -73,13 +81,12 @@ def test_the_guide_has_the_same_run() -> None:
 
 def test_by_flags(by_flags: str, folder: Path) -> None:
     assert len(BY_FLAGS) == 5
-    assert updates(folder / "checkpoints/first/checkpoint_last.pt") == 200
+    assert updates(folder / "checkpoints/first/checkpoint_last.pt") == 60
     accuracy, loss = (
         [float(value) for value in re.findall(rf"train_inner .*?\b{name}=([\d.]+)", by_flags)]
         for name in ("contrastive_accuracy", "loss")
     )
-    assert len(accuracy) == 10 and sum(accuracy[-3:]) / 3 > accuracy[0] + 0.06
-    assert sum(loss[-3:]) / 3 < loss[0] - 1, loss
+    assert len(accuracy) == 3 and accuracy[-1] > accuracy[0] and loss[-1] < loss[0] - 1, (accuracy, loss)
     assert np.load(folder / "vectors.npy").shape == (2, 128)
     assert (folder / "encoder" / "modules.json").is_file()
 
@@ -88,28 +95,22 @@ def test_from_python(by_flags: str, folder: Path) -> None:
     assert PYTHON is not None
     check = "assert vectors.shape == (2, 128), vectors.shape"
     (folder / "script.py").write_text(f"{PYTHON[1]}\n{check}\n")
-    shell(folder, f"{sys.executable} script.py")
+    shell(folder, 'python -c "$(cat script.py)"')
 
 
 def test_by_recipes(by_flags: str, folder: Path) -> None:
     """Two recipes one after the other, each into a folder of its own."""
-    assert len(BY_RECIPE) == 2 and all(command.count("=100") == 2 for command in BY_RECIPE)
-    commands = [command.replace("=100", "=20") for command in BY_RECIPE]
+    first, second = (shortened(command, 4) for command in BY_RECIPE)
     # The first process is not forked: hydra warns when it is imported, and train.sh hides that.
-    text = shell(
-        folder, f"PATH={Path(sys.executable).parent}:$PATH {commands[0]}", f"PYTHONWARNINGS=ignore {commands[1]}"
-    )
-    trained = sorted(path.parent.name for path in folder.glob("checkpoints/clear_tiny*/checkpoint_last.pt"))
-    assert len(trained) == 2 and all(
-        updates(folder / "checkpoints" / name / "checkpoint_last.pt") == 20 for name in trained
-    )
-    assert text.count("done training") == 2
-    again = shell(folder, f"PYTHONWARNINGS=ignore {commands[0]}")
-    assert "from update 20 of" in again and "the run is complete" in again
+    text = shell(folder, f"PATH={Path(sys.executable).parent}:$PATH {first}", f"PYTHONWARNINGS=ignore {second}")
+    trained = sorted(folder.glob("checkpoints/clear_tiny*/checkpoint_last.pt"))
+    assert [updates(path) for path in trained] == [4, 4] and text.count("done training") == 2
+    again = shell(folder, f"PYTHONWARNINGS=ignore {first}")
+    assert "from update 4 of" in again and "the run is complete" in again
 
 
 def test_on_two_workers(by_flags: str, folder: Path) -> None:
     (command,) = BY_TORCHRUN
-    text = shell(folder, command)
+    text = shell(folder, shortened(command, 4))
     assert "workers    2 on CPUs" in text and text.count("done training") == 1
-    assert updates(folder / "checkpoints/two/checkpoint_last.pt") == 50
+    assert updates(folder / "checkpoints/two/checkpoint_last.pt") == 4
