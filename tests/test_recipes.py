@@ -3,6 +3,7 @@
 import math
 import shutil
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from omegaconf import OmegaConf
 
 from fairseq_clear.augmentations.base import Symbols
 from fairseq_clear.augmentations.chain import build_augmentation
+from fairseq_clear.tasks.setting_ranges import check_numbers
 from tests.conftest import ROOT, load_file, run, tool
 from tests.training import FIRST, write_synonyms
 
@@ -41,6 +43,7 @@ SMALL = (
 )
 
 
+@cache
 def compose(path: Path, *overrides: str) -> dict[str, Any]:
     """The whole configuration, as hydra makes it of the file; nothing is run."""
     with initialize_config_dir(config_dir=str(path.parent), version_base="1.1"):
@@ -60,6 +63,7 @@ def test_an_ablation_changes_what_it_says_and_nothing_else(path: Path) -> None:
     group, example = path.parent.name, path.parent.parent.parent.name
     base = path.parent.parent / f"{BASE[example]}.yaml"
     before, after = flat(compose(base)), flat(compose(base, f"+{group}={path.stem}"))
+    check_numbers(OmegaConf.create(compose(base, f"+{group}={path.stem}")))
     stated = flat(OmegaConf.to_container(OmegaConf.load(path)))
     assert stated
     assert {name: value for name, value in after.items() if before.get(name) != value} == stated

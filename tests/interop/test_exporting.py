@@ -51,7 +51,7 @@ def test_round_trip(imported: tuple[Path, Path], tmp_path: Path) -> None:
 
 
 @NEEDS_ST
-@pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
+@pytest.mark.parametrize("pooling", ["cls", "max"])
 def test_sentence_transformers_pool_the_same(imported: tuple[Path, Path], tmp_path: Path, pooling: str) -> None:
     import sentence_transformers as library
 

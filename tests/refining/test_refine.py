@@ -1,4 +1,4 @@
-"""``refine`` on a tiny encoder: what it writes, that it resumes after a kill in each stage, and its messages."""
+"""``refine`` on a tiny encoder: what it writes, that it resumes after a kill, and its messages."""
 
 import errno
 import json
