@@ -32,7 +32,7 @@ def train_toys(tmp_path_factory: pytest.TempPathFactory) -> Path:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(sys, "executable", forked_python())
                 # smaller batches than the example's, for half the time
-                size = ("--languages", "gerlan", "--max-tokens", "1000", "--updates", "360")
+                size = ("--languages", "gerlan", "--max-tokens", "1000", "--updates", "300")
                 patch.setattr(sys, "argv", ["train.py", "--output", str(folder), *size])
                 train.main()
     return folder
