@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from fairseq_clear.interop.exporting import export
 from fairseq_clear.interop.importing import import_hf
 from fairseq_clear.text.data_folders import load_tokenizer
 from fairseq_clear.text.tokenizers import WhitespaceTokenizer
-from tests.conftest import rejected
+from tests.conftest import rejected, run
 from tests.interop.folders import NEEDS_HF, NEEDS_ST, make_folder, their_states
 
 pytestmark = [pytest.mark.slow, NEEDS_HF]
@@ -178,9 +177,7 @@ def test_stock_fairseq_needs_no_plugin(checkpoint: Path, data_bin: Path, tmp_pat
         "torch.save(hub.extract_features(tokens[None]), sys.argv[2]); "
         "assert not any(name.startswith('fairseq_clear') for name in sys.modules)"
     )
-    command = [sys.executable, "-W", "ignore", "-c", code, str(tmp_path / "stock"), str(tmp_path / "out.pt")]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+    run(sys.executable, "-c", code, tmp_path / "stock", tmp_path / "out.pt", cwd=tmp_path)
     vectors = encode(checkpoint, data_bin, ["bada kefe"], tokenizer=WhitespaceTokenizer())
     np.testing.assert_allclose(torch.load(tmp_path / "out.pt").detach()[0].mean(0).numpy(), vectors[0], atol=1e-5)
 

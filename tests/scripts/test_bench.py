@@ -28,7 +28,7 @@ TINY = {  # name -> flags, and the number of rows
     "sentence_transformers_step": ([], 2),
     "startup": ([], 3),
     "views": (
-        ["--batches", "4", "--words", "30", "--texts", "60", "--documents", "9", "--vocab-size", "500"]
+        ["--batches", "4", "--words", "30", "--texts", "16", "--documents", "4", "--vocab-size", "500"]
         + ["--sample-lines", "400"],
         18,
     ),
