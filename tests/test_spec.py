@@ -18,7 +18,6 @@ SPECS = st.lists(st.lists(STEPS, max_size=3).map(tuple), min_size=1, max_size=3)
 
 @pytest.mark.slow
 @given(SPECS)
-@settings(max_examples=150, deadline=None)
 def test_what_is_written_is_read_back(spec):
     text = format_spec(spec)
     assert parse_spec(text) == spec

@@ -7,7 +7,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
@@ -60,7 +60,6 @@ def test_pairing_is_uniform(span_length):
 
 
 @given(st.integers(1, 60), st.integers(0, 5), st.integers(0, 20), st.integers(0, 2**32))
-@settings(max_examples=100, deadline=None)
 def test_tokens_are_swapped_pairwise(length, pairs, twentieths, seed):
     tokens = array(range(100, 100 + length))
     rng = np.random.default_rng(seed)
@@ -138,7 +137,6 @@ def test_the_test_of_uniformity_tells_a_placement_that_is_not():
 
 
 @given(st.integers(1, 30), st.integers(0, 5), st.integers(1, 6), st.integers(0, 2**32))
-@settings(max_examples=100, deadline=None)
 def test_spans_are_disjoint_and_within_the_text(length, spans, span_length, seed):
     rng = np.random.default_rng(seed)
     spans = min(spans, length // span_length)

@@ -36,7 +36,6 @@ def lone(length):
 
 
 @given(cases.CONTENTS, cases.SEEDS, ALPHAS)
-@settings(max_examples=150, deadline=None)
 def test_replacement(tokens, seed, alpha):
     result, source = eda(tokens, seed, alpha=alpha, ops="sr")
     changed = 0
@@ -52,7 +51,6 @@ def test_replacement(tokens, seed, alpha):
 
 
 @given(cases.CONTENTS, cases.SEEDS, ALPHAS)
-@settings(max_examples=150, deadline=None)
 def test_insertion(tokens, seed, alpha):
     result, source = eda(tokens, seed, alpha=alpha, ops="ri")
     old = source >= 0
@@ -71,7 +69,6 @@ def test_insertion(tokens, seed, alpha):
 
 
 @given(cases.CONTENTS, cases.SEEDS, ALPHAS)
-@settings(max_examples=150, deadline=None)
 def test_swap(tokens, seed, alpha):
     result, source = eda(tokens, seed, alpha=alpha, ops="rs")
     assert sorted(source.tolist()) == list(range(len(tokens))) and (result == cases.array(tokens)[source]).all()
@@ -92,7 +89,6 @@ def test_swap(tokens, seed, alpha):
 
 
 @given(cases.CONTENTS, cases.SEEDS, ALPHAS)
-@settings(max_examples=150, deadline=None)
 def test_deletion(tokens, seed, alpha):
     result, source = eda(tokens, seed, alpha=alpha, ops="rd")
     assert (np.diff(source) > 0).all() and (result == cases.array(tokens)[source]).all()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
@@ -45,7 +45,6 @@ def read_words(tokens, result, source):
 
 
 @given(cases.CONTENTS, cases.SEEDS, st.integers(0, 20))
-@settings(max_examples=300, deadline=None)
 def test_whole_words_become_their_alternatives_and_nothing_else_changes(tokens, seed, twentieths):
     ratio = twentieths / 20
     result, source = substitute(tokens, seed, ratio)

@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fairseq_clear.augmentations import SynonymTable
@@ -14,7 +14,6 @@ WORDS = st.lists(st.integers(4, 8), min_size=1, max_size=4).map(tuple)
 
 
 @given(st.dictionaries(WORDS, st.lists(WORDS, max_size=3), max_size=8))
-@settings(max_examples=100, deadline=None)
 def test_rows_come_back(rows):
     assert every_row(SynonymTable.build(rows, IS_WORD_START)) == {
         word: others for word, others in rows.items() if others
@@ -30,7 +29,6 @@ def test_an_empty_table_and_an_empty_text_find_nothing():
 
 @given(st.lists(WORDS, min_size=1, max_size=20))
 @example([(4, 4, 4), (5, 8), (4, 9), (9, 4)])
-@settings(max_examples=100, deadline=None)
 def test_words_of_several_pieces_are_found(words):
     rows = {(4, 8): [(5,)], (6,): [(5,)], (5, 5, 6): [(4,)], (5, 8): [(4,)]}
     table = SynonymTable.build(rows, IS_WORD_START)

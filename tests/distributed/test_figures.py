@@ -33,9 +33,7 @@ RECIPES: dict[str, tuple[str, ...]] = {
     "matryoshka": ("--matryoshka", "8,32,128"),
     "a guide": ("--false-negatives", "guide:margin=0.05", "--guide", "GUIDE"),
     "regularised": ("--regularizer-weight", "0.01"),
-    "sg-opt": GUIDED,
     "opt2 with mlm": (*GUIDED, "--objective", "opt2", "--mlm-weight", "1"),
-    "moco": (*MOCO, "--views", "paraphrase:original,bt"),
     "moco with mlm, a guide": (*MOCO, "--mlm-weight", "1", "--false-negatives", "guide", "--guide", "GUIDE"),
     "a mix": ("--mix", "DATA:1,OTHER:1"),
 }

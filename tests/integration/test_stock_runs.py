@@ -33,12 +33,9 @@ TRANSFORMER = f"{TRANSLATION} --arch transformer {TINY} {DECODER}"
 CLASSES = f"--arch roberta_base --num-classes 2 {TINY}"
 CASES = {
     "transformer_lm": f"mono {LM} --arch transformer_lm {DECODER}",
-    "transformer_lm, adaptive": f"mono {LM} --arch transformer_lm {DECODER} {ADAPTIVE}",
     "transformer_lm, two valid subsets": f"two {LM} --arch transformer_lm {DECODER} --valid-subset valid,valid1",
     "transformer_lm, combined subsets": f"two {LM} --arch transformer_lm {DECODER} --combine-valid-subsets",
-    "lstm_lm": f"mono {LM} --arch lstm_lm {LSTM}",
     "fconv_lm": f"mono {LM} --arch fconv_lm {FCONV} {ADAPTIVE}",
-    "roberta": ROBERTA,
     "roberta, update-freq 2": f"{ROBERTA} --update-freq 2",
     "roberta, without validation": f"{ROBERTA} --disable-validation",
     "roberta, fp16": f"{ROBERTA} --fp16 --fp16-no-flatten-grads",
@@ -51,9 +48,7 @@ CASES = {
     "transformer": TRANSFORMER,
     "transformer, checkpointed activations": f"{TRANSFORMER} --checkpoint-activations",
     "transformer, resumed": f"{TRANSFORMER} --resumed",
-    "transformer, max-tokens": f"{TRANSFORMER} --batch-size 100 --max-tokens 64",
     "lstm": f"{TRANSLATION} --arch lstm {LSTM} --encoder-embed-dim 16 --encoder-hidden-size 16",
-    "fconv": f"{TRANSLATION} --arch fconv {FCONV} --encoder-embed-dim 16 --encoder-layers [(16,3)] --decoder-out-embed-dim 16",
     "sentence prediction": f"classes --task sentence_prediction {CLASSES} --criterion sentence_prediction",
     "sentence ranking": f"ranks --task sentence_ranking {CLASSES} --criterion sentence_ranking --max-positions 64",
 }

@@ -5,7 +5,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairseq_clear.modules import chunking
@@ -32,7 +32,6 @@ def test_trimming_keeps_every_token_and_one_column() -> None:
 
 
 @given(LENGTHS, st.one_of(st.none(), st.integers(1, 300)), st.integers(1, 300))
-@settings(max_examples=300, deadline=None)
 def test_parts_of_similar_rows(lengths: list[int], budget: int | None, enough: int) -> None:
     ordered = np.sort(np.array(lengths))[::-1]
     parts = list(alike(ordered, budget, enough))
@@ -50,7 +49,6 @@ def test_parts_of_similar_rows(lengths: list[int], budget: int | None, enough: i
 
 
 @given(LENGTHS, st.integers(0, 400), st.integers(1, 400), st.booleans())
-@settings(max_examples=200, deadline=None)
 def test_parts_hold_every_row_once_trimmed_and_come_back_in_order(lengths, size, enough, are_known) -> None:
     tokens = padded(lengths)
     cells, seen = [], []

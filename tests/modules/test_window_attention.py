@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -60,7 +60,6 @@ def differences(parts: list[Tensor], window: int, mask: Tensor, padding: Tensor 
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_it_is_full_attention_under_the_mask(data: st.DataObject) -> None:
     length = data.draw(st.integers(1, 70), label="T")

@@ -128,14 +128,9 @@ def test_it_aborts_without() -> None:
     assert any(ends(fixed=False, ahead=10**9) for _ in range(10))
 
 
-@pytest.mark.parametrize(
-    ("statement", "level"),
-    [
-        ("import fairseq", 10),
-        ("import fairseq_clear; fairseq_clear.register()", 30),
-    ],
-)
-def test_the_root_logger_stays_as_it_is(statement: str, level: int) -> None:
-    code = f"import logging; {statement}; print(logging.getLogger().level, len(logging.getLogger().handlers))"
+def test_the_root_logger_stays_as_it_is() -> None:
+    """fairseq alone gives it a handler and the level DEBUG."""
+    register = "import fairseq_clear; fairseq_clear.register()"
+    code = f"import logging; {register}; print(logging.getLogger().level, len(logging.getLogger().handlers))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
-    assert done.stdout.split() == [str(level), str(int(level == 10))]
+    assert done.stdout.split() == ["30", "0"]

@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 import pytest
 from fairseq.data import ConcatDataset
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
@@ -30,7 +30,6 @@ def slow_documents(shape, boundary):
 
 
 @given(st.lists(SHAPES, min_size=1, max_size=3), st.sampled_from(["blank", "line"]), st.data())
-@settings(max_examples=200, deadline=None)
 def test_documents_are_the_text(shapes, boundary, data):
     expected, first = [], 10
     for shape in shapes:

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
@@ -62,7 +62,6 @@ def hashes(documents, pair):
 
 
 @given(SHAPES, st.integers(1, 4))
-@settings(max_examples=300, deadline=None)
 def test_every_pair_of_neighbours_once(shape, n):
     expected, corpus, spec = slow_neighbours(shape, n), in_memory(shape), f"neighbor:sentences={n}"
     views = made(spec, corpus, 512, expected, f"no document has {2 * n} sentences")
@@ -103,7 +102,6 @@ def slow_context(left, sentence, right, room):
 
 @pytest.mark.slow
 @given(SHAPES, SIDES, st.sampled_from([0, 1]), st.sampled_from([3, 4, 7, 12, 100]))
-@settings(max_examples=400, deadline=None)
 def test_every_sentence_once_with_its_context(shape, sides, keep, tokens):
     before, after = sides
     expected, corpus = slow_contexts(shape, before, after), in_memory(shape)
@@ -190,7 +188,6 @@ def slow_titles(files, longest, room):
 
 
 @given(st.lists(LINES, min_size=1, max_size=2), st.integers(1, 4), st.sampled_from([3, 4, 6, 64]))
-@settings(max_examples=400, deadline=None)
 def test_every_title_once_with_its_text(files, longest, tokens):
     if not any(line for lines in files for line in lines):
         return

@@ -5,7 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import beta, chisquare, kstest
 
@@ -81,7 +81,6 @@ def allowed(n, anchor, length, strategy):
 
 
 @given(cuts(), st.integers(0, 20), st.integers(0, 2**32))
-@settings(max_examples=400, deadline=None)
 def test_every_document_that_is_long_enough(s, more, seed):
     n = s.least_length + more
     spans = sample_spans(n, s.low, s.high, s, draws_of(seed))
@@ -101,7 +100,6 @@ def test_every_document_that_is_long_enough(s, more, seed):
 
 
 @given(cuts(), st.integers(0, 60))
-@settings(max_examples=200, deadline=None)
 def test_the_least_length_is_the_least(s, n):
     greatest = int(s.greatest_high(np.array([n]))[0])
     for high in (greatest, greatest + 1):
@@ -206,7 +204,6 @@ SHORT = st.sampled_from(["clip", "skip"])
 
 
 @given(SHAPES, st.integers(1, 3), st.integers(1, 3), st.sampled_from(STRATEGIES), SHORT, st.integers(0, 2**32))
-@settings(max_examples=300, deadline=None)
 def test_spans_of_random_documents(shape, anchors, positives, strategy, short, seed):
     documents = in_memory(shape)
     spec = f"span:anchors={anchors},positives={positives},min=3,max=7,strategy={strategy}"

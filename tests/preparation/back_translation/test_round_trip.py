@@ -1,11 +1,13 @@
 """Trained models: paraphrases keep the meaning and change the wording, and lines stay where they are."""
 
+import argparse
 import json
 from pathlib import Path
 
 import pytest
 
 from fairseq_clear.cli.main import main
+from fairseq_clear.cli.prepare import BackTranslate, Translate
 from fairseq_clear.preparation.back_translation.translating import translate_file
 from fairseq_clear.preparation.back_translation.translation_settings import RoundTrip
 from tests.preparation.back_translation.toys import languages, train_toys
@@ -46,6 +48,26 @@ def test_meaning_is_kept_and_wording_changed(tmp_path_factory: pytest.TempPathFa
 
 
 # The commands
+
+
+def parse(kind: type[Translate] | type[BackTranslate], *flags: str) -> Translate | BackTranslate:
+    parser = argparse.ArgumentParser()
+    kind.add_arguments(parser)
+    return kind.from_flags(parser.parse_args(["--input", "in", "--output", "out", *flags]))
+
+
+def test_every_flag_arrives() -> None:
+    flags = "--max-len-a 2 --seed 6 --fp16 --tokenizer moses --overwrite".split()
+    common = {
+        "max_len_a": 2.0, "seed": 6, "fp16": True, "tokenizer": "moses", "overwrite": True, "input": Path("in"),
+        "output": Path("out"),
+    }  # fmt: skip
+    one = parse(Translate, *flags, *"--model m --model-languages en:pt --sampling".split())
+    assert one == Translate(**common, model="m", model_languages=("en", "pt"), sampling=0)
+    two = parse(BackTranslate, *flags, *"--forward f --backward b --backward-languages pt:en --copies 3".split())
+    assert two == BackTranslate(**common, forward="f", backward="b", copies=3, backward_languages=("pt", "en"))
+    assert [flags.beam_width for flags in (one, two)] == [1, 5]  # one where words are drawn
+    assert [path.name for path in two.files] == ["out.0", "out.1", "out.2"]
 
 
 def test_commands(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
