@@ -19,6 +19,7 @@ import math
 import time
 import warnings
 import weakref
+from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -284,9 +285,9 @@ def make_plan(recipe: Recipe, gpus: int, memory: float, rate: float, global_batc
     if not chunk and needed(0) > limit:
         longest = max(max(lengths) for lengths in recipe.rows.values())
         tokens = batch / recipe.items * max(sum(lengths) for lengths in recipe.rows.values())
-        chunk = 2 ** math.ceil(math.log2(longest))  # the smallest power of two that holds the longest row
-        while 2 * chunk <= tokens and needed(2 * chunk) <= limit:
-            chunk *= 2
+        least = math.ceil(math.log2(longest))  # a chunk holds the longest row
+        powers = [2**n for n in range(least, max(least, math.floor(math.log2(tokens))) + 1)]
+        chunk = powers[max(0, bisect_right(powers, limit, key=needed) - 1)]
     if needed(chunk) > limit:
         raise UserError(
             f"--memory {memory / GIB:g}: {batch:,} texts need {needed(chunk) / GIB:.1f} GiB, and {HEADROOM:.0%} of the memory "

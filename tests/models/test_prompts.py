@@ -210,7 +210,7 @@ def test_sizes_count_the_prompt(tmp_path: Path) -> None:
             assert (int(dataset.sizes[item]), int(dataset.totals[item])) == (rows.max(), rows.sum())
 
 
-def test_validation_uses_them(tmp_path, monkeypatch, caplog) -> None:
+def test_validation_uses_them(tmp_path, monkeypatch) -> None:
     data = prepared(tmp_path, folder_with(tmp_path, default_prompt_name="passage"))
     (tmp_path / "pairs.tsv").write_text("bada kefe\tlinu moba pada\nbaju keni\treho life baho\n")
     (tmp_path / "sts.tsv").write_text("bada kefe\tlinu moba\t1\nbaju keni\treho life\t2\nmome\treme\t3\n")
@@ -224,12 +224,8 @@ def test_validation_uses_them(tmp_path, monkeypatch, caplog) -> None:
         return stock(*args, prompt=prompt)
 
     monkeypatch.setattr(validation_scores, "encode_texts", watched)
-    caplog.set_level("INFO", validation_scores.__name__)
     for validation in (trainer.task.retrieval, trainer.task.sts):
         validation(trainer.get_model(), trainer.task.dictionary)
-    assert caplog.messages == [
-        "--eval-retrieval: prompts {'query': 'bada kefe: ', 'passage': 'linu:'}", "--eval-sts: prompts {'passage': 'linu:'}"
-    ]  # fmt: skip
     assert used == [("bada kefe", "bada kefe: "), ("linu moba pada", "linu:"), ("bada kefe", "linu:")]
 
 
