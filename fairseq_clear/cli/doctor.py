@@ -13,7 +13,7 @@ from fairseq_clear import register
 from fairseq_clear.cli.flags import Command
 from fairseq_clear.errors import one_line
 from fairseq_clear.files import versions
-from fairseq_clear.patches import PATCHES, Patch, install, is_installed
+from fairseq_clear.patches import PATCHES, Patch, install, is_installed, signature_mismatch
 from fairseq_clear.preparation.prepare_settings import available_cores
 from fairseq_clear.settings import setting
 
@@ -112,7 +112,7 @@ def patch_problem(name: str, patch: Patch) -> str:
     """Install a patch and return what is wrong with it; empty if it works."""
     try:
         install(patch)
-        return "" if is_installed(patch) else f"the patch of {name} is off"
+        return signature_mismatch(patch) if is_installed(patch) else f"the patch of {name} is off"
     except Exception as error:
         return f"{name} cannot be patched: {one_line(error)}"
 

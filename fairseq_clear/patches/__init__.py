@@ -13,6 +13,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+logger = logging.getLogger(__name__)
+
 _originals: dict[str, Any] = {}
 _installed: set[tuple[str, str]] = set()  # (module, which may be __main__; target or replacement)
 
@@ -155,6 +157,8 @@ def install(patch: Patch) -> None:
         found = getattr(owner, name)
         if patch.target not in _originals:
             _originals[patch.target] = found
+            if mismatch := signature_mismatch(patch):
+                logger.warning("%s", mismatch)
         is_static = isinstance(inspect.getattr_static(owner, name), staticmethod)
         setattr(owner, name, staticmethod(replacement) if is_static else replacement)
 
@@ -164,6 +168,22 @@ def is_installed(patch: Patch) -> bool:
     if not patch.target:
         return ("", patch.replacement) in _installed
     return pkgutil.resolve_name(patch.target) is _load(patch.replacement)
+
+
+def signature_mismatch(patch: Patch) -> str:
+    """Return a line if the target takes other parameters than its replacement, else an empty string.
+
+    Classes, and replacements that take ``*args`` or ``**options``, are not compared.
+    """
+    if not patch.target or isinstance(stock := original(patch.target), type):
+        return ""
+    ours, theirs = (inspect.signature(function).parameters for function in (_load(patch.replacement), stock))
+    if "options" in ours or list(ours) == list(theirs):
+        return ""
+    return (
+        f"{patch.target} takes ({', '.join(theirs)}) in this version of fairseq, but ({', '.join(ours)}) in 0.12.3: its "
+        "patch may not work"
+    )
 
 
 def _modules(name: str) -> list[ModuleType]:

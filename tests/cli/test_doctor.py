@@ -10,7 +10,7 @@ from fairseq.trainer import Trainer
 from fairseq_clear import patches
 from fairseq_clear.cli import doctor
 from fairseq_clear.cli.main import main
-from fairseq_clear.patches import PATCHES, Patch, original
+from fairseq_clear.patches import PATCHES, Patch, failures, original
 from tests.conftest import ROOT, run
 
 TRAIN_STEP = next(patch for patch in PATCHES if patch.target.endswith("Trainer.train_step"))
@@ -36,7 +36,12 @@ def test_the_only_problem_is_named(capsys, monkeypatch) -> None:
     gone = Patch("fairseq.trainer:Trainer.gone", "failures:train_step", "a reason", "tests/cli/test_doctor.py")
     loading_error = doctor.loading_error
 
+    def other(self: object, samples: object) -> None:
+        """Has another signature than fairseq's train_step."""
+
+    replaced = ((doctor, "PATCHES", (TRAIN_STEP,)), (failures, "train_step", other), (Trainer, "train_step", other))
     for problem, *changes in (
+        ("fairseq.trainer:Trainer.train_step takes (self, samples, raise_oom) in this version", *replaced),
         (
             "the patch of fairseq.trainer:Trainer.train_step is off",
             (Trainer, "train_step", original(TRAIN_STEP.target)),
