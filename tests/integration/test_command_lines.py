@@ -50,11 +50,14 @@ BF16 = ("--bf16", "--optimizer", "clear_adamw")
 FP16 = ("--fp16", "--fp16-no-flatten-grads", "--fp16-init-scale", "4", "--optimizer", "clear_adamw")
 GUIDED = ("--criterion", "clear_self_guided", "--augment", "none", "--objective", "sg")
 MOCO = ("--criterion", "clear_moco", "--queue-size", "37", "--key-momentum", "0.9")
-# Each recipe and each precision once. The mix: 120 + 13 sentences in batches of 8, 17 an epoch, of other texts each time.
+# Each recipe and each precision twice. The mix: 120 + 13 sentences in batches of 8, 17 an epoch, of other texts each time.
 RESUMED = {
+    "nt-xent, bf16": BF16,
     "nt-xent of a mix, fp16": (*FP16, "--mix", "DATA:0.9,OTHER:0.1", "--mix-batches", "any"),
     "self-guided, float32": GUIDED,
+    "self-guided, fp16": (*FP16, *GUIDED),
     "moco, bf16": (*BF16, *MOCO),
+    "moco, float32": MOCO,
 }
 
 
