@@ -290,7 +290,7 @@ def write_whole(path: str | Path) -> Iterator[BinaryIO]:
     Raises:
         OSError: the folder cannot be written to, or the disk is full.
     """
-    path = Path(path)
+    path = Path(os.path.realpath(path))  # a link stays, and the file that it names is replaced
     temporary = path.with_name(f".{path.name}.writing")
     handle = _open_alone(temporary)
     try:

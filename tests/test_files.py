@@ -3,11 +3,9 @@
 import gzip
 import lzma
 import os
-import threading
 
 import pytest
 
-from fairseq_clear.cli.embed import input_file
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import (
     CorpusFile,
@@ -19,6 +17,7 @@ from fairseq_clear.files import (
     read_text_lines,
     record_texts,
     write_errors,
+    write_whole,
 )
 
 
@@ -99,13 +98,15 @@ def test_a_folder_that_may_not_be_written_to_is_said_to_be_one_at_the_start(tmp_
         check_output_file(tmp_path / "a.json", overwrite=False)
 
 
-def test_a_pipe_keeps_its_kind(tmp_path):
-    os.mkfifo(tmp_path / "pipe.jsonl")
-    writer = threading.Thread(target=(tmp_path / "pipe.jsonl").write_text, args=('{"text": "a"}\n',))
-    writer.start()
-    with input_file(str(tmp_path / "pipe.jsonl")) as path:
-        assert CorpusFile(path).is_jsonl and path.read_text() == '{"text": "a"}\n'
-    writer.join()
+def test_a_link_stays_a_link(tmp_path):
+    (tmp_path / "big").mkdir()
+    link = tmp_path / "out.txt"
+    link.symlink_to(tmp_path / "big" / "out.txt")
+    for text in (b"a", b"b"):
+        with write_whole(link) as stream:
+            stream.write(text)
+        assert link.is_symlink() and (tmp_path / "big" / "out.txt").read_bytes() == text
+    assert [path.name for path in tmp_path.iterdir() if path.name != "big"] == ["out.txt"]
 
 
 def test_whole_numbers_are_texts(tmp_path):
