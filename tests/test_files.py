@@ -8,7 +8,6 @@ import pytest
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import (
-    CorpusFile,
     check_output_file,
     corpus_file,
     hash_file,
