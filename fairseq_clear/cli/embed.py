@@ -160,6 +160,10 @@ torchrun --nproc-per-node 8 -m fairseq_clear.cli embed big.txt --checkpoint ck.p
 def input_file(name: str) -> Iterator[Path]:
     """Yield the input as a file that can be read twice: once to count and check its lines, once to embed them."""
     if name != "-":
+        if Path(name).is_fifo():
+            raise UserError(
+                f"{name}: is a pipe, which can be read only once; give it as standard input: COMMAND | ... embed -"
+            )
         yield Path(name)
         return
     with scratch_folder() as folder:

@@ -128,7 +128,10 @@ def write_array(
         if workers.rank == 0 and not any(work.folder.glob(FINISHED)):
             _allocate(array, (sentences.count, dimension))
         workers.gather(None)
-        start = int(np.load(array, mmap_mode="r").offset)
+        try:
+            start = int(np.load(array, mmap_mode="r").offset)
+        except (OSError, ValueError, EOFError):
+            raise UserError(f"{array}: was damaged after it was written; remove {work.folder} and rerun") from None
         with array.open("r+b") as stream:
             for number, _, vectors, counts in sentences.encoded(work.own, encode):
                 # not a memory map: a full disk would end in a SIGBUS instead of an error

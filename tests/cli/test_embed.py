@@ -93,6 +93,13 @@ def test_json_lines_by_pipe(flags, encoder, capsys, monkeypatch):
     rejected(capsys, ["embed", "-", *flags], "standard-input.txt: cannot write it (No space left on device)")
 
 
+def test_a_pipe_with_a_name_is_rejected(tmp_path, flags, capsys):
+    os.mkfifo(tmp_path / "pipe")  # as the shell's <(zcat big.gz)
+    rejected(
+        capsys, ["embed", str(tmp_path / "pipe"), *flags], "pipe: is a pipe, which can be read only once; give it as"
+    )
+
+
 def test_standard_output_is_utf8_and_may_be_full(flags, tmp_path, capsys, monkeypatch):
     (tmp_path / "in.txt").write_text("\u4e16\n", encoding="utf-8")
     embed = ["embed", str(tmp_path / "in.txt"), *flags]

@@ -99,6 +99,14 @@ def test_a_full_disk_keeps_finished_blocks(source, tmp_path, monkeypatch):
         ):
             write(source, output)
     assert output.read_text() == "old"
+    (array,) = tmp_path.glob("*.partial/vectors.npy")
+    content = array.read_bytes()
+    array.write_bytes(b"")
+    with pytest.raises(
+        UserError, match=r"vectors\.npy: was damaged after it was written; remove .*out\.npy\.partial and"
+    ):
+        write(source, output)
+    array.write_bytes(content)
     blocks = []
     write(source, output, lambda texts: (blocks.append(texts), letters(texts))[1])
     assert (np.load(output) == EXPECTED).all() and len(blocks) == 5  # the first one was finished
