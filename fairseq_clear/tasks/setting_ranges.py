@@ -168,6 +168,8 @@ def check_metric(cfg: Any) -> None:
     if str(criterion._name).startswith("clear_"):
         known = {"loss", *MEASURED, *(OF_MLM if criterion.mlm_weight else ())}
         known |= OF_CONTRAST if criterion.contrastive_weight else set()
+        known -= {"false_negative_share"} if criterion.get("false_negatives", "none") == "none" else set()
+        known -= set() if criterion.regularizer_weight else {"squared_distance"}
         if metric not in known:
             raise UserError(f"{flag}: this run does not log it; it logs {', '.join(sorted(known))}")
     if criterion._name in STOCK_CRITERIONS and metric in {"mlm_loss", *OF_CONTRAST}:

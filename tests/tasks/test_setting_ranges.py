@@ -159,6 +159,8 @@ def test_every_number_of_the_plugin_has_a_range() -> None:
         ("retrieval_mrr --maximize-best-checkpoint-metric", "retrieval_mrr: nothing measures it; .*--eval-retr"),
         ("contrastive_los", "contrastive_los: this run does not log it; it logs .*contrastive_loss"),
         ("ppl --mlm-weight 0", "ppl: this run does not log it"),
+        ("false_negative_share", "false_negative_share: this run does not log it"),
+        ("squared_distance", "squared_distance: this run does not log it"),
         ("alignment --criterion masked_lm", "alignment: --criterion masked_lm does not log it; give loss or ppl"),
     ],
 )
