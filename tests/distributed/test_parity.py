@@ -29,6 +29,7 @@ SEVEN_SHARES: dict[int, Sequence[Sequence[Sequence[int]]]] = {
     1: [[[*SEVEN[0], *SEVEN[1]], [*SEVEN[2], *SEVEN[3]], [*SEVEN[4], *SEVEN[5]], SEVEN[6]]],
     2: [[SEVEN[0], SEVEN[2], SEVEN[4], SEVEN[6]], [SEVEN[1], SEVEN[3], SEVEN[5], []]],
 }
+BACKENDS = ["legacy_ddp", "pytorch_ddp"]
 PLAIN = {1: "legacy_ddp", 2: "pytorch_ddp", 3: "legacy_ddp"}  # workers -> backend of SHARES
 GUIDED = (
     *("--criterion", "clear_self_guided", "--augment", "none", "--temperature", "0.2", "--regularizer-weight", "0.01"),
@@ -77,15 +78,6 @@ RECIPES |= {
         *(*MOCO, "--mlm-weight", "1", "--symmetric", "--queue-size", "400", "--encode-chunk-size", "32"),
     ),
 }
-# Recipes that gather something else or freeze layers: also with three workers, and with a worker that has run out, by backend.
-DISTINCT = {
-    name: ("legacy_ddp", "pytorch_ddp")[number % 2]
-    for number, name in enumerate((
-        "clear", "contrastive alone", "window, in chunks", "regularised, layers frozen", "false negatives masked",
-        "hard negatives, a guide", "one direction, hard negatives, a guide, in chunks", "sg", "opt2 with mlm",
-        "opt3, matryoshka", "moco", "moco, a guide", "moco with mlm, in chunks",
-    ))
-}  # fmt: skip
 # The regulariser's gradient is 0 at the first update.
 STEPS = {name: 3 if "moco" in name else 2 if "regularised" in name or "opt" in name else 1 for name in RECIPES}
 LOGGED = [
@@ -122,13 +114,14 @@ def fairseqs_empty_batch() -> Iterator[None]:
 def cases(workers: int, guide: Path) -> dict[tuple[str, ...], Case]:
     """Every update that ``workers`` make, by name."""
     found = {}
-    for recipe, flags in RECIPES.items():
-        named = [str(guide) if flag == "GUIDE" else flag for flag in flags]
-        if workers < 3 or recipe in DISTINCT:
-            found[recipe,] = Case((*named, "--ddp-backend", PLAIN[workers]), SHARES[workers], steps=STEPS[recipe])
-        if workers < 3 and recipe in DISTINCT:
-            with_backend = (*named, "--ddp-backend", DISTINCT[recipe])
-            found["seven", recipe] = Case((*with_backend, *FREQUENT), SEVEN_SHARES[workers])
+    for backend in BACKENDS if workers > 1 else ["legacy_ddp"]:
+        for recipe, flags in RECIPES.items():
+            named = [str(guide) if flag == "GUIDE" else flag for flag in flags]
+            with_backend = (*named, "--ddp-backend", backend)
+            if backend == PLAIN[workers]:
+                found[recipe,] = Case(with_backend, SHARES[workers], steps=STEPS[recipe])
+            if workers in SEVEN_SHARES:
+                found["seven", recipe, backend] = Case((*with_backend, *FREQUENT), SEVEN_SHARES[workers])
     if workers == 2:
         legacy = ("--ddp-backend", "legacy_ddp")
         found["detached",] = Case(legacy, SHARES[2], detached_gather)
@@ -163,9 +156,8 @@ def moved(result: dict[str, Any]) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("workers", "recipe"), [*((2, recipe) for recipe in RECIPES), *((3, recipe) for recipe in DISTINCT)]
-)
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("workers", [2, 3])
 def test_the_update_does_not_depend_on_the_workers(workers, recipe, single, several) -> None:
     (alone,) = single[recipe,]
     assert moved(alone) > 1e-2
@@ -181,7 +173,7 @@ def test_the_update_does_not_depend_on_the_workers(workers, recipe, single, seve
     [
         (("detached",), ("clear",)),
         (("detached", "opt3"), ("opt3",)),
-        (("fairseq's",), ("seven", "clear")),
+        (("fairseq's",), ("seven", "clear", "legacy_ddp")),
     ],
 )
 def test_broken_workers_make_another_update(broken, whole, single, several) -> None:
@@ -206,11 +198,12 @@ def test_negatives_of_the_batch_are_fewer(several: dict[int, Results]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", DISTINCT)
-def test_a_worker_that_has_run_out(recipe: str, single: Results, several: dict[int, Results]) -> None:
-    (alone,) = single["seven", recipe]
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_worker_that_has_run_out(recipe: str, backend: str, single: Results, several: dict[int, Results]) -> None:
+    (alone,) = single["seven", recipe, "legacy_ddp"]
     assert moved(alone) > 1e-2
-    assert all(distance(alone["after"], result["after"]) < 1e-5 for result in several[2]["seven", recipe])
+    assert all(distance(alone["after"], result["after"]) < 1e-5 for result in several[2]["seven", recipe, backend])
 
 
 def gather_and_weigh(rank: int, counts: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor, int]:

@@ -219,7 +219,7 @@ begun.wait()
 
 def test_a_process_ends_though_the_data_loader_s_processes_block_signals() -> None:
     """multiprocessing sends them SIGTERM at exit, then waits for them."""
-    run(sys.executable, "-c", LEFT_BEHIND)
+    assert run(sys.executable, "-c", LEFT_BEHIND).returncode == 0
 
 
 @pytest.mark.parametrize("killed", [0, 1])

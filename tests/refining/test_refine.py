@@ -1,4 +1,4 @@
-"""``refine`` on a tiny encoder: what it writes, that it resumes after a kill, and its messages."""
+"""``refine`` on a tiny encoder: what it writes, that it resumes after a kill in each stage, and its messages."""
 
 import errno
 import json
@@ -231,14 +231,17 @@ def weights(dest: Path) -> dict[str, torch.Tensor]:
 
 # What is in the work folder when the process is killed, in the order of the stages.
 KILLS: dict[str, Callable[[Path], bool]] = {
+    "importing": lambda work: (work / "settings.json").exists(),
     "preparing": lambda work: (work / "text.txt").exists(),
+    "exporting the untouched encoder": lambda work: (work / "data-bin").exists(),
+    "starting the training": lambda work: (work / "training/train.log").exists(),
     "training": lambda work: any(work.glob("training/checkpoint_1_2.pt")),
     "comparing": lambda work: (work / "training.pt").exists(),
     "exporting": lambda work: (work / "compare-the-encoders.json").exists(),
 }
 
 
-def test_a_run_that_is_killed_goes_on(folder: Path, finished: Path, tmp_path: Path) -> None:
+def test_a_run_that_is_killed_in_every_stage_goes_on(folder: Path, finished: Path, tmp_path: Path) -> None:
     dest, work = tmp_path / "out", tmp_path / "out.partial"
     words = [folder / "text.txt", "--from", folder / "tiny", "--dest", dest, *SHORT, "--no-keep-best"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
@@ -272,12 +275,13 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on(folder: Path, tmp_path: Pat
         pytest.skip("mounting a small disk is not allowed here")
     try:
         words = [folder / "text.txt", "--from", folder / "tiny", "--dest", disk / "out", *SHORT]
-        (disk / "filler").write_bytes(b"x" * (5 << 19))  # of 8
-        full = run(*CLEAR, "refine", *words, check=False)
-        assert full.returncode == 2, full.stderr
-        assert "No space left on device" in full.stderr.strip().splitlines()[-1]
-        assert not (disk / "out").exists() and "Traceback" not in full.stderr
-        (disk / "filler").unlink()
+        for left in (1 << 20, 3 << 19):
+            (disk / "filler").write_bytes(b"x" * ((4 << 20) - left))
+            full = run(*CLEAR, "refine", *words, check=False)
+            assert full.returncode == 2, full.stderr
+            assert "No space left on device" in full.stderr.strip().splitlines()[-1]
+            assert not (disk / "out").exists() and "Traceback" not in full.stderr
+            (disk / "filler").unlink()
         run(*CLEAR, "refine", *words)
         assert (disk / "out/report.md").exists()
     finally:
@@ -358,7 +362,7 @@ def test_an_error_before_the_training_leaves_no_folder(folder: Path, tmp_path: P
 
 def test_auto_compares_recipes_on_a_modernbert_of_random_weights(tmp_path: Path) -> None:
     make(tmp_path / "tiny", "modernbert")
-    (tmp_path / "long.txt").write_text("\n".join(sentences(560, seed=6)) + "\n")
+    (tmp_path / "long.txt").write_text("\n".join(sentences(1400, seed=6)) + "\n")
     run(
         *CLEAR, "refine", tmp_path / "long.txt", "--from", tmp_path / "tiny", "--dest", tmp_path / "trial", "--recipe", "auto",
         "--held-out", "0.5", "--updates", "2", "--max-length", "36", "--device", "cpu",
