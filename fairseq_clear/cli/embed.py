@@ -166,6 +166,8 @@ def input_file(name: str) -> Iterator[Path]:
             )
         yield Path(name)
         return
+    if sys.stdin is None:
+        raise UserError("-: standard input is closed; give text to it, or name a file")
     with scratch_folder() as folder:
         copied = folder / "standard-input.txt"
         with write_errors(copied, ""), copied.open("wb") as file:

@@ -91,6 +91,8 @@ def test_json_lines_by_pipe(flags, encoder, capsys, monkeypatch):
 
     monkeypatch.setattr("fairseq_clear.cli.embed.shutil.copyfileobj", full)
     rejected(capsys, ["embed", "-", *flags], "standard-input.txt: cannot write it (No space left on device)")
+    monkeypatch.setattr(sys, "stdin", None)  # as the shell's <&-
+    rejected(capsys, ["embed", "-", *flags], "-: standard input is closed")
 
 
 def test_a_pipe_with_a_name_is_rejected(tmp_path, flags, capsys):

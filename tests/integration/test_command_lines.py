@@ -46,19 +46,23 @@ def state(folder: Path) -> list[Any]:
     return [saved["model"], saved["last_optimizer_state"], saved["extra_state"]["train_iterator"]]
 
 
-BF16 = ("--bf16", "--optimizer", "clear_adamw")
-FP16 = ("--fp16", "--fp16-no-flatten-grads", "--fp16-init-scale", "4", "--optimizer", "clear_adamw")
-GUIDED = ("--criterion", "clear_self_guided", "--augment", "none", "--objective", "sg")
-MOCO = ("--criterion", "clear_moco", "--queue-size", "37", "--key-momentum", "0.9")
-# Each recipe and each precision twice. The mix: 120 + 13 sentences in batches of 8, 17 an epoch, of other texts each time.
-RESUMED = {
-    "nt-xent, bf16": BF16,
-    "nt-xent of a mix, fp16": (*FP16, "--mix", "DATA:0.9,OTHER:0.1", "--mix-batches", "any"),
-    "self-guided, float32": GUIDED,
-    "self-guided, fp16": (*FP16, *GUIDED),
-    "moco, bf16": (*BF16, *MOCO),
-    "moco, float32": MOCO,
+PRECISIONS: dict[str, tuple[str, ...]] = {
+    "float32": (),
+    "bf16": ("--bf16", "--optimizer", "clear_adamw"),
+    "fp16": ("--fp16", "--fp16-no-flatten-grads", "--fp16-init-scale", "4", "--optimizer", "clear_adamw"),
 }
+RECIPES: dict[str, tuple[str, ...]] = {
+    "nt-xent": (),
+    "self-guided": ("--criterion", "clear_self_guided", "--augment", "none", "--objective", "sg"),
+    "moco": ("--criterion", "clear_moco", "--queue-size", "37", "--key-momentum", "0.9"),
+}
+RESUMED = {
+    f"{recipe}, {precision}": (*own, *flags)
+    for recipe, own in RECIPES.items()
+    for precision, flags in PRECISIONS.items()
+}
+# 120 + 13 sentences in batches of 8: 17 an epoch, of other texts each time
+RESUMED |= {f"mix, {how}": ("--mix", "DATA:0.9,OTHER:0.1", "--mix-batches", how) for how in ("any", "one")}
 
 
 def take_over(folder: Path, update: int) -> list[Any]:

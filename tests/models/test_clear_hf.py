@@ -62,6 +62,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "ernie": ("bert", {}),
     "megatron-bert": ("bert", {}),
 }
+TRAINED = ("bert", "mpnet", "modernbert")  # families in which parity, resume and chunks are tested
 
 
 def mpnet() -> Any:
@@ -216,7 +217,7 @@ def bert(made: Any) -> SimpleNamespace:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["bert", "modernbert"], indirect=True)
+@pytest.mark.parametrize("family", TRAINED, indirect=True)
 def test_resumed_is_uninterrupted(family: SimpleNamespace, tmp_path: Path) -> None:
     flags = (
         family.data, "--user-dir", "fairseq_clear", "--task", "clear_lm", "--arch", "clear_hf",
@@ -238,9 +239,8 @@ def test_resumed_is_uninterrupted(family: SimpleNamespace, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("family", "backend"), [("bert", "legacy_ddp"), ("modernbert", "pytorch_ddp")], indirect=["family"]
-)
+@pytest.mark.parametrize("family", TRAINED, indirect=True)
+@pytest.mark.parametrize("backend", ["legacy_ddp", "pytorch_ddp"])
 def test_two_workers_make_the_update_of_one(family: SimpleNamespace, ranks: Ranks, backend: str) -> None:
     own = ("--arch", "clear_hf", "--encoder-from", str(family.source), "--tokens-per-sample", "32", "--lr", "0.05")
     flags = (*own, "--augment", "del-word:ratio=0.3", "--ddp-backend", backend)
@@ -291,7 +291,7 @@ def test_every_recipe_trains_what_it_uses(flags, family, monkeypatch) -> None:
     assert [any(p.requires_grad for p in block.parameters()) for block in model.backbone.layers] == RECIPES[flags]
 
 
-@pytest.mark.parametrize("family", ["mpnet", "modernbert"], indirect=True)
+@pytest.mark.parametrize("family", TRAINED, indirect=True)
 def test_chunks_are_the_whole_and_are_recomputed_with_the_same_dropout(family, monkeypatch) -> None:
     own = ("--arch", "clear_hf", "--encoder-from", str(family.source), "--tokens-per-sample", "32")
     flags = (*own, "--augment", "del-word:ratio=0.3")
@@ -307,7 +307,7 @@ def test_chunks_are_the_whole_and_are_recomputed_with_the_same_dropout(family, m
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["mpnet", "modernbert"], indirect=True)
+@pytest.mark.parametrize("family", TRAINED, indirect=True)
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # which torch hides itself
 def test_compiled_blocks_make_the_same_updates(family: SimpleNamespace) -> None:
     losses = []
