@@ -17,7 +17,8 @@ from fairseq_clear.text.tokenizers import WhitespaceTokenizer
 from tests.conftest import run, sentences, tool
 from tests.criterions.test_gpu_waits import COMMON
 from tests.distributed.test_parity import LOGGED, OF_DOCUMENTS, RECIPES, SHARES_OF_DOCUMENTS, cases, moved
-from tests.integration.test_command_lines import GUIDED, MOCO, RUN, TORCHRUN, checkpoint, interrupted, numbers
+from tests.integration.test_command_lines import RECIPES as OWN
+from tests.integration.test_command_lines import RUN, TORCHRUN, checkpoint, interrupted, numbers
 from tests.preparation.back_translation.toys import train_toys
 from tests.training import Case, build, distance, update
 
@@ -73,8 +74,8 @@ def test_compiled(recipe: str, paired_bin: Path, guide: Path) -> None:
 
 PRECISIONS = {"float32": (), "bf16": ("--bf16",), "fp16": ("--fp16",), "amp": ("--amp",)}
 RESUMED = PRECISIONS | {
-    "moco, fp16": (*MOCO, "--fp16"),
-    "self-guided, bf16": (*GUIDED, "--bf16"),
+    "moco, fp16": (*OWN["moco"], "--fp16"),
+    "self-guided, bf16": (*OWN["self-guided"], "--bf16"),
     "clear_adamw, fp16": ("--fp16", "--fp16-no-flatten-grads", "--optimizer", "clear_adamw"),
 }
 
