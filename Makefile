@@ -1,8 +1,9 @@
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 SEEDS ?= 1
-# Two test processes. The tests of a file run in the same process, so that its fixtures are made once.
-WORKERS ?= -n 2 --dist loadfile --no-loadscope-reorder
+# Three test processes, so that two cores are busy while one waits. The tests of a file run in the same process, so that its
+# fixtures are made once.
+WORKERS ?= -n 3 --dist loadfile --no-loadscope-reorder
 BIN := .venv/bin
 # Benchmarks to run: names of files in scripts/bench; empty for all.
 BENCHES ?=
