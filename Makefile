@@ -1,9 +1,8 @@
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 SEEDS ?= 1
-# Three test processes, so that two cores are busy while one waits. The tests of a file run in the same process, so that its
-# fixtures are made once.
-WORKERS ?= -n 3 --dist loadfile --no-loadscope-reorder
+# Two test processes. The tests of a file run in the same process, so that its fixtures are made once.
+WORKERS ?= -n 2 --dist loadfile --no-loadscope-reorder
 BIN := .venv/bin
 # Benchmarks to run: names of files in scripts/bench; empty for all.
 BENCHES ?=
