@@ -22,8 +22,12 @@ from tests.integration.test_command_lines import RUN, TORCHRUN, checkpoint, inte
 from tests.preparation.back_translation.toys import train_toys
 from tests.training import Case, build, distance, update
 
-# of torch's compiler, about what it is given, and of its search for waiting, which may miss some
-WARNINGS = ("The .grad attribute of a Tensor that is not a leaf", "Synchronization debug mode is a prototype")
+# of torch's compiler, about what it is given and might do faster, and of its search for waiting, which may miss some
+WARNINGS = (
+    "The .grad attribute of a Tensor that is not a leaf",
+    "TensorFloat32 tensor cores for float32",
+    "Synchronization debug mode is a prototype",
+)
 IGNORED = [pytest.mark.filterwarnings(f"ignore:{warning}:UserWarning") for warning in WARNINGS]
 pytestmark = [pytest.mark.gpu, pytest.mark.slow, *IGNORED]
 

@@ -13,6 +13,7 @@ from fairseq.modules.learned_positional_embedding import LearnedPositionalEmbedd
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fairseq_clear.modules.hidden_states import attention_for
 from fairseq_clear.modules.window_attention import MaskCache, window_attention
 
 FAIRSEQ_EPS = 1e-5
@@ -76,12 +77,13 @@ class EncoderStack(TransformerEncoder):
             x = x.masked_fill(mask.unsqueeze(-1), 0)
         x = x.transpose(0, 1)
         states, inner = [x] * return_all_hiddens, []
-        for block in self.layers:
-            result = block(x, encoder_padding_mask=mask)
-            x, of_block = result if isinstance(result, tuple) else (result, None)
-            if return_all_hiddens:  # otherwise each block's output could not be freed
-                states.append(x)
-                inner.append(of_block)
+        with attention_for(is_padded=mask is not None):
+            for block in self.layers:
+                result = block(x, encoder_padding_mask=mask)
+                x, of_block = result if isinstance(result, tuple) else (result, None)
+                if return_all_hiddens:  # otherwise each block's output could not be freed
+                    states.append(x)
+                    inner.append(of_block)
         if self.layer_norm is not None:
             x = self.layer_norm(x)
         return {

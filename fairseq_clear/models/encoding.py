@@ -16,7 +16,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.models.text_model import TextModel
 from fairseq_clear.modules.chunking import ENOUGH_CELLS, alike, enough_cells
 from fairseq_clear.modules.pooling import parse_pooling
-from fairseq_clear.text.tokenizers import Tokenizer
+from fairseq_clear.text.tokenizers import HfTokenizer, Tokenizer
 from fairseq_clear.tokens import Ragged, Tokens
 
 Floats = npt.NDArray[np.float32]
@@ -109,7 +109,15 @@ def text_length(model: TextModel) -> int:
 
 def read_tokens(dictionary: Any, tokenizer: Tokenizer, text: str) -> list[int]:
     """Return the ids of ``<s> text </s>``."""
-    return [dictionary.bos(), *(dictionary.index(symbol) for symbol in tokenizer.encode(text)), dictionary.eos()]
+    return read_texts(dictionary, tokenizer, [text])[0]
+
+
+def read_texts(dictionary: Any, tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    """Return the ids of ``<s> text </s>`` for each text; tokenizers of Hugging Face use all cores."""
+    # one text after the other, a GPU waits longer for the tokens of long texts than it computes
+    split = tokenizer.encode_all(texts) if isinstance(tokenizer, HfTokenizer) else map(tokenizer.encode, texts)
+    known, bos, eos, unknown = dictionary.indices, dictionary.bos(), dictionary.eos(), dictionary.unk()
+    return [[bos, *(known.get(symbol, unknown) for symbol in symbols), eos] for symbols in split]
 
 
 def encode_texts(
@@ -150,7 +158,7 @@ def encode_texts(
     for number, text in enumerate(sentences):
         if not isinstance(text, str):
             raise UserError(f"sentence {number} is of type {type(text).__name__}, not str: give a list of strings")
-    rows = [read_tokens(dictionary, tokenizer, prompt + text) for text in sentences]
+    rows = read_texts(dictionary, tokenizer, [prompt + text for text in sentences])
     size = len(read_tokens(dictionary, tokenizer, prompt)) - 1 if prompt else 0  # <s> and the prompt
     if size >= longest - 1:
         raise UserError(

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fairseq_clear.errors import UserError
 from fairseq_clear.models.encoding import evaluating
 from fairseq_clear.models.hf_source import HfSource, name_of, transformers_for
+from fairseq_clear.modules.hidden_states import attention_for
 
 SAME = 1e-4  # states that differ by less are the same up to rounding
 
@@ -45,7 +46,8 @@ class HfBackbone(nn.Module):
         is_full = src_lengths is not None and bool((src_lengths == src_tokens.shape[1]).all())
         mask = None if is_full else src_tokens.ne(self.padding).long()
         options = {"attention_mask": mask, "output_hidden_states": return_all_hiddens, "return_dict": True}
-        output = self.model(input_ids=self.ids[src_tokens], **options)
+        with attention_for(is_padded=not is_full):
+            output = self.model(input_ids=self.ids[src_tokens], **options)
         last = output.last_hidden_state.transpose(0, 1)
         # The last of hidden_states is not normalised in some versions of ModernBERT.
         states = [*(state.transpose(0, 1) for state in output.hidden_states[:-1]), last] if return_all_hiddens else []

@@ -1,6 +1,7 @@
 """Hidden states and compilation of fairseq's Transformer encoder."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -25,6 +26,21 @@ def hidden_states(
         return [last]
     # encoder_out replaces the last state, because with --encoder-normalize-before it is normalised after the stack.
     return [state.transpose(0, 1) for state in output["encoder_states"][:-1]] + [last]
+
+
+@contextmanager
+def attention_for(is_padded: bool) -> Iterator[None]:
+    """Inside the block, PyTorch does not compute the attention of a padded batch with cuDNN.
+
+    cuDNN, which PyTorch prefers on an H200, plans every new shape: an update of CLEAR took 0.85 s, and 0.22 s if its shapes had
+    occurred before. Batches with padding have texts of different lengths, so almost every batch has a new shape.
+    """
+    was_enabled = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(was_enabled and not is_padded)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(was_enabled)
 
 
 def compile_blocks(encoder: nn.Module, **options: Any) -> None:

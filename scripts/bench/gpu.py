@@ -5,7 +5,8 @@
 - throughput: whole updates of masked_lm and CLEAR with base (12 x 768) at 512 tokens in bf16; CLEAR also compiled, and in
   chunks. MFU is the FLOPs of an update, divided by its seconds and by the peak. torch counts the FLOPs of forward and backward,
   fused attention included, without what chunks compute again.
-- alternatives: these updates with fairseq's adam in place of clear_adamw, and with fairseq's GELU in place of torch's.
+- alternatives: these updates with fairseq's adam in place of clear_adamw, and with fairseq's GELU in place of torch's; CLEAR
+  on texts of different lengths, with and without cuDNN's attention.
 - longformer: base with --attention-window 512, compared with full attention, at 4,096 tokens.
 - recipe: clear/base_256gpu as fairseq-hydra-train runs it, with two processes that load data: share of the time that it waits
   for them, MFU, and memory, compared with what ``fairseq-clear plan`` estimates.
@@ -24,6 +25,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -147,8 +149,10 @@ def throughput(arguments: argparse.Namespace, folder: Path, is_gpu: bool) -> lis
 
 
 def alternatives(arguments: argparse.Namespace, folder: Path, is_gpu: bool) -> list[dict[str, object]]:
-    """Rows of an update of masked_lm with fairseq's optimizer, and of one of CLEAR with fairseq's GELU."""
+    """Rows of updates with fairseq's optimizer, with fairseq's GELU, and with cuDNN's attention of padded batches."""
+    (folder / "padded").mkdir()
     data = make_text(folder, 400, (arguments.length - 2, arguments.length - 2))
+    padded = make_text(folder / "padded", 400, (arguments.length // 5, arguments.length - 2))
     common = flags_of(arguments, arguments.length, is_gpu)
     mlm, clear = ("--criterion", "masked_lm"), ("--criterion", "clear_nt_xent", "--augment", "none")
     rows = []
@@ -166,6 +170,17 @@ def alternatives(arguments: argparse.Namespace, folder: Path, is_gpu: bool) -> l
         amount = texts * reads * arguments.length
         what = f"{what}, {amount:,} tokens"
         rows.append(compare(what, *sides, arguments.repeats, baseline=baseline, unit="tokens/s", amount=amount))
+    trainer, dataset = build(padded, *common, *clear, is_cpu=not is_gpu)
+    ours = finished(steps(trainer, dataset, arguments.texts, made=arguments.repeats + 2), is_gpu)
+
+    def with_cudnn(number: int) -> None:
+        with mock.patch("fairseq_clear.models.encoder_stack.attention_for", lambda is_padded: nullcontext()):
+            ours(number)
+
+    what, other = "CLEAR, texts of different lengths", "with cuDNN's attention"
+    rows.append(
+        compare(what, ours, with_cudnn, arguments.repeats, baseline=other, unit="texts/s", amount=arguments.texts)
+    )
     return rows
 
 

@@ -555,6 +555,15 @@ def test_texts_as_long_as_the_positions_are_read(bert: SimpleNamespace) -> None:
     assert model.max_positions() == 40
 
 
+def test_attention_of_padded_batches_is_not_cudnns(bert: SimpleNamespace) -> None:
+    model = start(bert)[0].get_model()
+    seen: list[bool] = []
+    model.backbone.layers[0].register_forward_hook(lambda *_: seen.append(torch.backends.cuda.cudnn_sdp_enabled()))
+    for lengths in ((5, 5), (5, 4)):
+        model.hidden_states(torch.full((2, 5), 7), lengths=lengths)
+    assert seen == [True, False] and torch.backends.cuda.cudnn_sdp_enabled()
+
+
 def test_a_word_that_the_tokenizer_lacks_is_rejected(tmp_path: Path) -> None:
     source = read_source(make(tmp_path / "source", "bert"), {})
     dictionary = Dictionary()

@@ -44,6 +44,22 @@ def test_equals_the_hosts(flags: tuple[str, ...], padding: int, is_told: bool, e
     torch.testing.assert_close(found[1], found[0], rtol=0, atol=0)
 
 
+def test_attention_of_padded_batches_is_not_cudnns(even_bin: Path) -> None:
+    stack = build(even_bin, *FLAGS)[0].get_model().encoder.sentence_encoder
+    enabled = torch.backends.cuda.cudnn_sdp_enabled
+    seen: list[bool] = []
+    stack.layers[1].register_forward_hook(lambda *_: seen.append(enabled()))
+    tokens = torch.full((2, 5), 7)
+    stack(tokens)
+    tokens[1, 4] = stack.padding_idx
+    stack(tokens)
+    assert seen == [True, False]
+    stack.layers[1].register_forward_hook(mock.Mock(side_effect=RuntimeError))
+    with pytest.raises(RuntimeError):
+        stack(tokens)
+    assert enabled(), "it is on again, also after an error"
+
+
 def test_later_sentences_have_the_last_segment() -> None:
     positions = LearnedPositionalEmbedding(20, 4, 1)
     both = SegmentedPositions(positions, 2, 2)

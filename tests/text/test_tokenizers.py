@@ -236,6 +236,12 @@ def test_it_travels_to_data_workers(hf: HfTokenizer) -> None:
     assert "<mask>" not in copy.encode(text)
 
 
+def test_all_texts_at_once_are_the_same(hf: HfTokenizer) -> None:
+    texts = ["", LINE * 20, "ba", *LINE.split(), hf.special["mask_token"], "\u2028 \ud7ff\U0001f600"] * 9
+    assert hf.encode_all(texts) == [hf.encode(text) for text in texts]
+    assert hf.encode_all([]) == []
+
+
 @needs("tokenizers")
 def test_files_that_are_wrong_are_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"missing, or without cls_token"):
