@@ -5,6 +5,7 @@ import json
 import sys
 
 import pytest
+from torch import nn
 
 from tests.conftest import ROOT, load_file
 from tests.zygote import forked_python
@@ -36,7 +37,7 @@ TINY = {  # name -> flags, and the number of rows
         ["--device", "cpu", "--arch", "clear_roberta_tiny", "--length", "32", "--long", "64", "--window", "16"]
         + ["--texts", "2", "--sequences", "2", "--updates", "2", "--criterions", "clear_moco", "--precisions", "fp32"]
         + ["bf16"],
-        17,
+        18,
     ),
 }
 ABSENT = ("sentence_transformers", "nlpaug", "textaugment", "pytorch_metric_learning", "faiss")
@@ -64,6 +65,7 @@ def test_at_a_tiny_size(bench, monkeypatch, capsys, name):
         monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.setattr(module, "LAYERS", {48: "1"}, raising=False)  # of criterions
     monkeypatch.setattr(module, "COMMANDS", ("embed", "plot"), raising=False)  # of startup
+    monkeypatch.setattr(nn.Module, "compile", lambda *_, **__: None)  # of gpu; tests/models/test_compile.py compiles
     monkeypatch.setattr(sys, "executable", forked_python())
     monkeypatch.setenv("PYTHONWARNINGS", "ignore")
     monkeypatch.setattr(sys, "argv", [module.__file__, *words, "--repeats", "1"])
