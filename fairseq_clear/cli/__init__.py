@@ -10,7 +10,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "mine": ("ranking:Mine", "find hard negatives for pairs: other passages that an encoder ranks near the query"),
     "views": ("views:Views", "show a recipe's views as text, with deleted, moved and substituted words marked"),
     "embed": ("embed:Embed", "turn a text file into sentence vectors with a trained checkpoint"),
-    "flow": ("embed:FitFlow", "fit BERT-flow to sentence vectors, for --flow of embed, sts and other evaluations"),
+    "flow": ("flow:FitFlow", "fit BERT-flow to sentence vectors, for --flow of embed, sts and other evaluations"),
     "sts": ("evaluation:Sts", "correlate the cosine of sentence vectors with human similarity scores"),
     "retrieval": ("ranking:Retrieval", "measure how well queries find their passages; with TF-IDF and BM25 too"),
     "senteval": ("evaluation:Senteval", "train classifiers on frozen vectors: SentEval's transfer and probing tasks"),
