@@ -34,7 +34,6 @@ BENCHES = (
     "criterions",
     "longformer",
     "retrieval",
-    "refine",
     "startup",
 )
 KEPT_OF_ERRORS = 2_000  # last characters of the output

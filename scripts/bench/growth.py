@@ -1,6 +1,6 @@
 """Seconds and memory of a start, an epoch of batches and a checkpoint by size of the data, compared with stock masked_lm.
 
-    python scripts/bench/growth.py [--lines 100000 1000000] [--epoch-lines 20000] [--repeats 5] [--recipe clear] [--json FILE]
+    python scripts/bench/growth.py [--lines 100000 1000000] [--epoch-lines 20000] [--repeats 5] [--json FILE]
 
 For each number of lines a data folder is written (fairseq's mmap format, 12 tokens per line on average, a blank line after
 every 20 lines). A separate process then does the steps of fairseq-train with a model of one layer:
@@ -21,6 +21,7 @@ linear), and the bytes that a further line adds to the memory in use at the end 
 import argparse
 import json
 import os
+import struct
 import subprocess
 import sys
 import tempfile
@@ -33,50 +34,65 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from mapped import write_data
+import numpy as np
 from results import finish, flags, row
 
+VOCABULARY, EOS = 8_000, 2
+FIRST_ID = 4  # after <s>, <pad>, </s>, <unk>
+LINES_OF_DOCUMENT, CHUNK_LINES = 20, 1 << 18
 LINEAR = "<= 1.2"
 ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(1 << 16)}
 STEPS = ("start", "epoch", "checkpoint")
 SIZES = "--encoder-layers 1 --encoder-embed-dim 16 --encoder-ffn-embed-dim 16 --encoder-attention-heads 2"
 COMMON = f"--sample-break-mode eos --cpu --optimizer adam --lr 1e-5 --max-update 1000000 --num-workers 0 {SIZES}"
 OURS = "--task clear_lm --arch clear_roberta --projection-dim 16 --projection-hidden-dim 16 --criterion clear_nt_xent"
-SPANS = "--views span:anchors=2,positives=2,min=8,max=64 --anchor-mlm joint --pooling mean --projection-layers 0"
 RECIPES = {
     "clear": f"{OURS} --augment del-span+reorder",
-    "simcse": f"{OURS} --mlm-weight 0 --temperature 0.05",
-    "neighbor": f"{OURS} --mlm-weight 0 --views neighbor",
-    "declutr": f"{OURS} {SPANS} --temperature 0.05",
     "masked_lm": "--task masked_lm --arch roberta --criterion masked_lm",
 }
 
 
 def main() -> None:
     """Print the table; --json also writes it to a file."""
-    arguments = flags(
-        __doc__, lines=[100_000, 1_000_000], recipe="clear", epoch_lines=20_000, batch_size=64, keep=Path, child=[str]
-    )
+    arguments = flags(__doc__, lines=[100_000, 1_000_000], epoch_lines=20_000, batch_size=64, keep=Path, child=[str])
     if arguments.child:
         child(Path(arguments.child[0]), arguments.child[1], arguments.batch_size, arguments.epoch_lines)
         return
-    recipes = tuple(dict.fromkeys((arguments.recipe, "masked_lm")))
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in recipes}
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in RECIPES}
     with tempfile.TemporaryDirectory(dir=arguments.keep) as folder:
         for lines in arguments.lines:
             data = Path(folder) / f"{lines}"
             write_data(data, lines)
-            runs = [{name: measure(data, name, arguments) for name in recipes} for _ in range(arguments.repeats)]
-            for name in recipes:
-                found[name].append(medians([run[name] for run in runs]) | {"lines": lines})
+            runs = [{name: measure(data, name, arguments) for name in RECIPES} for _ in range(arguments.repeats)]
+            for name in RECIPES:
+                medians = {key: median(run[name][key] for run in runs) for key in runs[0][name]}
+                found[name].append(medians | {"lines": lines})
                 print(name, found[name][-1], flush=True)
-    finish(table(found, arguments.recipe), arguments, figures=found)
+    finish(table(found), arguments, figures=found)
 
 
-def table(found: dict[str, list[dict[str, Any]]], recipe: str) -> list[dict[str, Any]]:
+def write_data(folder: Path, lines: int) -> None:
+    """Write a data folder of random lines, as fairseq's binarizer would, but quickly."""
+    folder.mkdir(parents=True)
+    (folder / "dict.txt").write_text("".join(f"w{number} 1\n" for number in range(VOCABULARY)))
+    rng = np.random.default_rng(1)
+    sizes = rng.integers(5, 21, lines, dtype=np.int32)
+    sizes[LINES_OF_DOCUMENT :: LINES_OF_DOCUMENT + 1] = 1  # </s> alone
+    with open(folder / "train.bin", "wb") as file:
+        for first in range(0, lines, CHUNK_LINES):
+            part = sizes[first : first + CHUNK_LINES]
+            ids = rng.integers(FIRST_ID, FIRST_ID + VOCABULARY, int(part.sum()), dtype=np.uint16)
+            ids[np.cumsum(part) - 1] = EOS
+            file.write(ids.tobytes())
+    with open(folder / "train.idx", "wb") as file:  # ids of type uint16
+        file.write(b"MMIDIDX\x00\x00" + struct.pack("<QBQ", 1, 8, lines) + sizes.tobytes())
+        file.write(((np.cumsum(sizes, dtype=np.int64) - sizes) * 2).tobytes())
+
+
+def table(found: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """Rows with seconds and memory of each number of lines, then rows with the growth from the smallest to the largest."""
     rows = []
-    for index, mine in enumerate(found[recipe]):
+    for index, mine in enumerate(found["clear"]):
         stock = found["masked_lm"][index]
         for step in STEPS:
             share = mine["epoch_share"]
@@ -92,16 +108,17 @@ def table(found: dict[str, list[dict[str, Any]]], recipe: str) -> list[dict[str,
         rows.append(
             row(f"data worker, {mine['lines']:,} lines", "MiB", private, baseline="masked_lm", theirs=stock_private)
         )
-    if len(found[recipe]) < 2:
+    if len(found["clear"]) < 2:
         return rows
     ends = {name: (sizes[0], sizes[-1]) for name, sizes in found.items()}
     for step in STEPS:
-        mine, stock = (growth(*ends[name], f"{step}_seconds") for name in (recipe, "masked_lm"))
-        if step == "checkpoint":  # which should not grow at all
-            mine, stock = (after[f"{step}_seconds"] / before[f"{step}_seconds"] for before, after in ends.values())
-        what = "growth of time" if step == "checkpoint" else "growth of time per line"
+        per, what = ("lines", "growth of time per line") if step != "checkpoint" else ("", "growth of time")
+        mine, stock = (
+            after[f"{step}_seconds"] / before[f"{step}_seconds"] / (after[per] / before[per] if per else 1)
+            for before, after in ends.values()
+        )
         rows.append(row(f"{step}, {what}", "times", mine, baseline="masked_lm", theirs=stock, aim=LINEAR))
-    mine, stock = (bytes_a_line(*ends[name]) for name in (recipe, "masked_lm"))
+    mine, stock = (bytes_a_line(*ends[name]) for name in RECIPES)
     rows.append(
         row(
             "memory that a further line adds", "bytes", mine, baseline="masked_lm", theirs=stock,
@@ -109,11 +126,6 @@ def table(found: dict[str, list[dict[str, Any]]], recipe: str) -> list[dict[str,
         )
     )  # fmt: skip
     return rows
-
-
-def growth(before: dict[str, Any], after: dict[str, Any], key: str) -> float:
-    """Time per line of the larger data, divided by that of the smaller."""
-    return (after[key] / after["lines"]) / (before[key] / before["lines"])
 
 
 def bytes_a_line(before: dict[str, Any], after: dict[str, Any]) -> float:
@@ -130,11 +142,6 @@ def measure(data: Path, recipe: str, arguments: argparse.Namespace) -> dict[str,
     if done.returncode:
         sys.exit(f"{recipe}, {data}: failed\n{done.stderr[-3000:]}")
     return json.loads(done.stdout.splitlines()[-1])
-
-
-def medians(runs: list[dict[str, float]]) -> dict[str, Any]:
-    """The median of each figure."""
-    return {key: median(run[key] for run in runs) for key in runs[0]}
 
 
 def child(data: Path, recipe: str, batch_size: int, epoch_lines: int) -> None:
