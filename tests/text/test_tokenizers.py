@@ -237,7 +237,7 @@ def test_it_travels_to_data_workers(hf: HfTokenizer) -> None:
 
 
 def test_all_texts_at_once_are_the_same(hf: HfTokenizer) -> None:
-    texts = ["", LINE * 20, "ba", *LINE.split(), hf.special["mask_token"], "\u2028 \ud7ff\U0001f600"] * 200  # several portions
+    texts = ["", LINE * 20, "ba", *LINE.split(), hf.special["mask_token"], "\u2028 \ud7ff\U0001f600"] * 200
     assert hf.encode_all(texts) == [hf.encode(text) for text in texts]
     assert hf.encode_all([]) == []
 
