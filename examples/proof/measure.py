@@ -14,6 +14,10 @@ difference of nDCG@10 from the untouched encoder, by a paired bootstrap over que
 TF-IDF are the rows without training, and ``OUTPUT/proof.png`` is a picture of the changes. A run that is in ``--results`` is
 not repeated.
 
+``--same-batches UPDATES`` measures nothing but the distance of the weights after so many updates on titles, if
+sentence-transformers trains on the batches of our training, with its learning rates, and neither uses dropout: the norm of the
+difference, divided by the norm of the change.
+
 ``--updates`` makes all trainings equally long in updates, ``--split dev`` scores other queries, and ``--start`` names another
 encoder; their runs have tables of their own.
 """
@@ -22,17 +26,20 @@ import argparse
 import random
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
 from matplotlib import style
 from matplotlib.figure import Figure
+from torch.nn.utils.rnn import pad_sequence
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -243,6 +250,11 @@ def main() -> None:
     """Prepare, train, score, print."""
     arguments = parse()
     encoder = import_encoder(arguments.encoder, arguments.output)
+    if arguments.same_batches:
+        for path in arguments.data:
+            prepare_text(path, arguments.output / path.name, encoder)
+            print(f"{path.name}: {distance_on_same_batches(arguments, arguments.output / path.name, encoder):.2g}")
+        return
     measured: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for seeds in [arguments.seeds[: n + 1] for n in range(len(arguments.seeds))]:
         for path in arguments.data:
@@ -260,14 +272,8 @@ def measure_collection(
     split = "" if arguments.split == "test" else arguments.split
     updates = f"{arguments.updates}-updates" if arguments.updates else ""
     table_name = "-".join(filter(None, (path.name, split, updates, arguments.start)))
-    text = folder / "text.txt"
-    folder.mkdir(parents=True, exist_ok=True)
-    if not text.exists():
-        corpus = next(path.glob("corpus.jsonl*"))
-        clear("prepare", corpus, "--dest", text, "--text-only", "--title-field", "title", "--split-sentences")
-    if not (folder / "data-bin").exists():
-        clear("prepare", text, "--dest", folder / "data-bin", "--tokenizer-dir", encoder)
-    documents, limit = list(read_documents(text)), Limit(arguments.seconds, arguments.updates)
+    prepare_text(path, folder, encoder)
+    documents, limit = list(read_documents(folder / "text.txt")), Limit(arguments.seconds, arguments.updates)
     rows: dict[str, Any] = {"BM25": Terms("bm25"), "TF-IDF": Terms("tfidf"), UNTOUCHED: Untrained(encoder / "model.pt")}
     for name in arguments.rows:
         if NAMES[name] == MINED:
@@ -311,6 +317,64 @@ def measure_collection(
         return found
 
     return measure(rows, seeds, arguments.output / "runs" / table_name, score, arguments.results, table_name)
+
+
+def prepare_text(path: Path, folder: Path, encoder: Path) -> None:
+    """Write the documents of a collection as text, and binarized."""
+    text = folder / "text.txt"
+    folder.mkdir(parents=True, exist_ok=True)
+    if not text.exists():
+        corpus = next(path.glob("corpus.jsonl*"))
+        clear("prepare", corpus, "--dest", text, "--text-only", "--title-field", "title", "--split-sentences")
+    if not (folder / "data-bin").exists():
+        clear("prepare", text, "--dest", folder / "data-bin", "--tokenizer-dir", encoder)
+
+
+def distance_on_same_batches(arguments: argparse.Namespace, folder: Path, encoder: Path) -> float:
+    """Train on titles, then train the encoder with sentence-transformers on the same batches; return the distance."""
+    from fairseq.trainer import Trainer
+    from fairseq_cli.train import cli_main
+    from sentence_transformers import SentenceTransformer, losses
+
+    read, step = list[tuple[Any, float]](), Trainer.train_step
+
+    def recorded(self: Any, samples: Any, **further: Any) -> Any:
+        read.append((samples[0], self.get_lr()))
+        return step(self, samples, **further)
+
+    settings = RefineSettings(
+        texts=(), encoder=encoder, dest=folder, seed=arguments.seeds[0], max_length=LENGTH, batch_size=BATCH,
+        learning_rate=RATE, training_flags=("--dropout", "0", "--attention-dropout", "0", "--num-workers", "0"),
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as temporary:
+        run = Training("titles", encoder, folder / "data-bin", Path(temporary), arguments.same_batches, validations=0)
+        words = ["fairseq-train", *training_flags(run, settings, "cpu")]
+        with patch.object(Trainer, "train_step", recorded), patch.object(sys, "argv", words):
+            cli_main()
+        ours = torch.load(Path(temporary) / "checkpoint_last.pt", weights_only=False)["model"]
+    model: Any = SentenceTransformer(str(arguments.encoder), device="cpu")
+    start = {name: value.clone() for name, value in model.state_dict().items()}
+    loss = losses.MultipleNegativesRankingLoss(model, scale=1 / TEMPERATURE)
+    optimizer = torch.optim.AdamW(loss.parameters(), weight_decay=0.01)
+    for batch, rate in read:
+        rows = list(zip(batch["views"]["tokens"], batch["views"]["lengths"], strict=True))
+        sides = []
+        for side in (rows[:BATCH], rows[BATCH:]):
+            ids = pad_sequence([ours["encoder.backbone.ids"][tokens[:length]] for tokens, length in side], True)
+            mask = pad_sequence([torch.ones(int(length), dtype=torch.long) for _, length in side], True)
+            sides.append({"input_ids": ids, "attention_mask": mask})
+        optimizer.param_groups[0]["lr"] = rate
+        optimizer.zero_grad()
+        loss(sides, None).backward()
+        torch.nn.utils.clip_grad_norm_(loss.parameters(), 1.0)
+        optimizer.step()
+    apart = moved = 0.0
+    for name, value in model.state_dict().items():
+        own = ours.get(f"encoder.backbone.{name.removeprefix('0.')}")
+        if own is not None and value.is_floating_point():
+            apart += float((value - own).double().square().sum())
+            moved += float((value - start[name]).double().square().sum())
+    return float((apart / moved) ** 0.5)
 
 
 def prepare_mined(folder: Path, documents: Sequence[Sequence[str]], encoder: Path) -> Path:
@@ -396,6 +460,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rows", nargs="+", default=list(NAMES), choices=list(NAMES), help="default: all")
     parser.add_argument("--seconds", type=float, default=180, help="of each training")
     parser.add_argument("--updates", type=int, help="of each training, in place of --seconds")
+    parser.add_argument("--same-batches", type=int, metavar="UPDATES", help="compare weights after these updates")
     parser.add_argument("--start", default="", help="names the tables, unless --encoder is MiniLM")
     parser.add_argument("--split", default="test", choices=("test", "dev"), help="queries to score")
     return parse_with_results(parser)

@@ -60,6 +60,20 @@ def test_which_weights_decay(name, settings, exempt):
     assert greatest_difference(found, reference(not exempt)) > 1e-3
 
 
+@pytest.mark.parametrize(("name", "is_torchs"), [("clear_adamw", True), ("adam", False)])
+def test_small_gradients_move_weights_as_in_torch(name, is_torchs):
+    moved = []
+    for of_torch in (False, True):
+        model = network()
+        before = model[1].weight.detach().clone()
+        own = {"lr": 0.01, "betas": (0.9, 0.98), "weight_decay": 0.3}
+        optimizer = torch.optim.AdamW(model.parameters(), **own) if of_torch else build(model, name)
+        (1e-8 * model[1].weight).sum().backward()
+        optimizer.step()
+        moved.append(model[1].weight.detach() - before)
+    assert torch.allclose(*moved, rtol=1e-3) is is_torchs
+
+
 def test_the_learning_rate_is_that_of_the_scheduler():
     model = network()
     optimizer = build(model)
