@@ -36,8 +36,8 @@ from fairseq_clear.tasks.run_record import content_hash
 from fairseq_clear.text.data_folders import load_tokenizer
 
 WARMUP_SHARE, WEIGHT_DECAY, CLIP_NORM = 0.1, 0.01, 1.0
-# not fairseq's adam: it adds eps before the bias correction, so that in few updates it is 7 to 30 times as large as torch's, and
-# gradients as small as those of many words move them less
+# Not fairseq's adam, which adds eps before the bias correction: in the first 20 updates, its eps is 7 to 30 times as large as
+# torch's, and words with small gradients move less.
 OPTIMIZER = ("clear_adamw", "--decay-vectors")
 FRAME = 2  # <s> and </s>
 SETTINGS = "settings.json"
