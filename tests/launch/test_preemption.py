@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import signal
 import socket
 import sys
@@ -46,14 +45,9 @@ def paused(self, *args, **kwargs):
             time.sleep(0.01)
     return stock(self, *args, **kwargs)
 setattr(Trainer, name, paused)
-from fairseq_clear.launch.preemption import main
-main(sys.argv[1:])
 """
-
-
-PLAIN_PAUSE = PAUSE.replace(
-    "from fairseq_clear.launch.preemption import main\nmain(sys.argv[1:])", "sys.argv.pop(1); host.cli_main()"
-)
+PLAIN_PAUSE = PAUSE + "sys.argv.pop(1); host.cli_main()"
+PAUSE += "from fairseq_clear.launch.preemption import main\nmain(sys.argv[1:])"
 
 
 def start(command: Sequence[str], data: Path, folder: Path, *flags: str, workers: int = 2) -> list[zygote.Forked]:
@@ -79,15 +73,10 @@ STOCK = (sys.executable, "-c", "import sys; sys.argv.pop(1); from fairseq_cli.tr
 
 @contextmanager
 def paused(
-    data: Path,
-    folder: Path,
-    *flags: str,
-    workers: int = 2,
-    at: tuple[str, int] = ("train_step", 11),
-    script: str = PAUSE,
+    data: Path, folder: Path, *flags: str, workers: int = 2, step: str = "train_step", at: int = 11, script: str = PAUSE
 ) -> Iterator[Any]:
     """Workers that stand still before the ``at``-th call of a step; they go on when the block ends."""
-    command = (sys.executable, "-c", script, str(folder), at[0], str(at[1]))
+    command = (sys.executable, "-c", script, str(folder), step, str(at))
     processes = start(command, data, folder, *flags, workers=workers)
     try:
         while not all((folder / f"at{rank}").exists() for rank in range(workers)):
@@ -133,45 +122,29 @@ def test_without_a_signal_it_is_the_same_run(undisturbed: Path, data_bin: Path, 
     assert same(saved(undisturbed)["model"], saved(tmp_path)["model"])
 
 
-@pytest.fixture(scope="module")
-def stopped(data_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run whose second worker alone is told to stop, before update 11 of 13."""
-    folder = tmp_path_factory.mktemp("stopped")
-    with paused(data_bin, folder) as processes:
-        processes[1].send_signal(signal.SIGUSR1)
-    assert [process.returncode for process in processes] == [EXIT_PREEMPTED] * 2, log(folder)[-3000:]
-    return folder
-
-
-def test_stopped_in_the_midst_of_an_epoch(undisturbed: Path, stopped: Path, data_bin: Path, tmp_path: Path) -> None:
-    halfway = saved(stopped)
-    assert halfway["optimizer_history"][-1]["num_updates"] == 11
-    assert halfway["extra_state"]["train_iterator"]["iterations_in_epoch"] == 6  # of 16, two an update
-    assert log(stopped).count("| valid | {") == 1  # that of the first epoch's end
-    shutil.copytree(stopped, tmp_path / "run")
-    assert finish(start(WRAPPED, data_bin, tmp_path / "run")) == [0, 0], log(tmp_path / "run")[-3000:]
-    assert same(saved(undisturbed)["model"], saved(tmp_path / "run")["model"])
-    assert not same(saved(undisturbed)["model"], halfway["model"])
-
-
-def test_stopped_in_a_validation(undisturbed: Path, data_bin: Path, tmp_path: Path) -> None:
-    with paused(data_bin, tmp_path, at=("valid_step", 2)) as processes:
-        processes[1].send_signal(signal.SIGUSR1)
+@pytest.mark.parametrize(
+    ("step", "at", "told", "number", "updates", "epoch"),
+    [
+        ("train_step", 11, 1, signal.SIGUSR1, 11, 2),  # in the midst of an epoch
+        ("valid_step", 2, 1, signal.SIGUSR1, 8, 2),
+        ("train_step", 13, 0, signal.SIGTERM, 13, 2),  # the last update
+    ],
+)
+def test_one_worker_is_told_to_stop(step, at, told, number, updates, epoch, undisturbed, data_bin, tmp_path) -> None:
+    with paused(data_bin, tmp_path, step=step, at=at) as processes:
+        processes[told].send_signal(number)
     assert [process.returncode for process in processes] == [EXIT_PREEMPTED] * 2, log(tmp_path)[-3000:]
-    assert saved(tmp_path)["extra_state"]["train_iterator"]["epoch"] == 2
-    assert finish(start(WRAPPED, data_bin, tmp_path)) == [0, 0]
-    assert same(saved(undisturbed)["model"], saved(tmp_path)["model"])
-
-
-def test_stopped_after_the_last_update(undisturbed: Path, data_bin: Path, tmp_path: Path) -> None:
-    with paused(data_bin, tmp_path, at=("train_step", 13)) as processes:
-        processes[0].send_signal(signal.SIGTERM)
-    assert [process.returncode for process in processes] == [EXIT_PREEMPTED] * 2
-    assert saved(tmp_path)["extra_state"]["val_loss"] is None
-    assert finish(start(WRAPPED, data_bin, tmp_path)) == [0, 0]
-    assert same(saved(undisturbed)["model"], saved(tmp_path)["model"])
-    losses = [path["extra_state"]["val_loss"] for path in (saved(undisturbed), saved(tmp_path))]
-    assert losses[0] == pytest.approx(losses[1])  # the validation was made up for
+    halfway, extra = saved(tmp_path), saved(tmp_path)["extra_state"]
+    assert (halfway["optimizer_history"][-1]["num_updates"], extra["train_iterator"]["epoch"]) == (updates, epoch)
+    if at == 11:
+        assert extra["train_iterator"]["iterations_in_epoch"] == 6  # of 16, two an update
+        assert log(tmp_path).count("| valid | {") == 1  # that of the first epoch's end
+    assert at != 13 or extra["val_loss"] is None
+    assert finish(start(WRAPPED, data_bin, tmp_path)) == [0, 0], log(tmp_path)[-3000:]
+    whole, resumed = saved(undisturbed), saved(tmp_path)
+    assert same(whole["model"], resumed["model"]) and same(whole["model"], halfway["model"]) == (at == 13)
+    losses = [path["extra_state"]["val_loss"] for path in (whole, resumed)]
+    assert losses[0] == pytest.approx(losses[1])  # a validation that was left out is made up for
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -194,7 +167,7 @@ def test_ctrl_c_on_plain_fairseq_train(workers: int, undisturbed: Path, data_bin
 @pytest.mark.parametrize("at", [1, 3])
 def test_leaves_at_once(at: int, data_bin: Path, tmp_path: Path) -> None:
     """At the first Ctrl-C where no update was made, else at the second."""
-    with paused(data_bin, tmp_path, workers=1, at=("train_step", at), script=PLAIN_PAUSE) as (process,):
+    with paused(data_bin, tmp_path, workers=1, at=at, script=PLAIN_PAUSE) as (process,):
         process.send_signal(signal.SIGINT)
         if at > 1:
             while "stopping after this update" not in log(tmp_path):
