@@ -37,10 +37,8 @@ def test_items_do_not_depend_on_data_workers(flags: str, data_bin: Path) -> None
     def items(workers: int) -> list[Any]:
         """Views and masked targets of two epochs, as the loader delivers them."""
         batches = [list(range(begin, begin + 4)) for begin in range(0, 16, 4)]
-        loader = torch.utils.data.DataLoader(
-            dataset, batch_sampler=batches, collate_fn=dataset.collater, num_workers=workers
-        )
-        found = []
+        how = {"batch_sampler": batches, "collate_fn": dataset.collater, "num_workers": workers}
+        loader, found = torch.utils.data.DataLoader(dataset, **how), []
         for epoch in (1, 2):
             dataset.set_epoch(epoch)
             for batch in loader:
@@ -72,18 +70,13 @@ def test_sizes_bound_every_epoch_and_the_stand_in_has_the_shape_of_a_batch(sourc
     assert {len(stand_in["net_input"].get("src_tokens", []))} == copies
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [
-        (),
-        ("--views", "span:min=3,max=9"),
-        ("--views", "span:min=3,max=9", "--anchor-mlm", "joint"),
-        ("--mlm-copies", "2"),
-    ],
-)
-def test_a_batch_is_its_items_joined(flags: tuple[str, ...], data_bin: Path) -> None:
+SPANS = "--views span:min=3,max=9"
+
+
+@pytest.mark.parametrize("flags", ["", SPANS, f"{SPANS} --anchor-mlm joint", "--mlm-copies 2"])
+def test_a_batch_is_its_items_joined(flags: str, data_bin: Path) -> None:
     """The trainer's first batch is made item by item, all others at once; an item is the same in both, in every grouping."""
-    _, dataset = build(data_bin, *flags, "--augment", "del-word/reorder")
+    _, dataset = build(data_bin, *flags.split(), "--augment", "del-word/reorder")
     dataset.set_epoch(3)
     indices = [9, 2, 14, 2, 0]
     together, joined = dataset.collater(dataset.__getitems__(indices)), dataset.collater([dataset[i] for i in indices])
@@ -98,22 +91,18 @@ def test_a_batch_is_its_items_joined(flags: tuple[str, ...], data_bin: Path) -> 
 def test_views_are_collated_anchors_first_then_positives_then_negatives() -> None:
     """Three anchors with two positives and two negatives each; a row is (anchor, number of the text, ...)."""
     rows = [np.array([anchor, role, *[7] * (anchor + role)]) for anchor in range(3) for role in range(5)]
-    numbers = np.arange(3)
-    examples = Examples(
-        numbers, views=Ragged.of(rows), identity=numbers, negative_identity=np.arange(6), draw=np.zeros(3)
-    )
+    hashes = {"identity": np.arange(3), "negative_identity": np.arange(6)}
+    examples = Examples(np.arange(3), views=Ragged.of(rows), **hashes, draw=np.zeros(3))
     assert (examples.each, examples.positives) == (5, 2)
     views = Batch.of(collate(examples, 1)).views
     assert views is not None
-    expected = [(anchor, 0) for anchor in range(3)]
-    expected += [(anchor, role) for anchor in range(3) for role in (1, 2)]
-    expected += [(anchor, role) for anchor in range(3) for role in (3, 4)]
-    assert [tuple(row[:2]) for row in views.tokens.tolist()] == expected
-    assert views.lengths == [2 + anchor + role for anchor, role in expected]
-    assert all(
-        row[length:] == [1] * (len(row) - length)
-        for row, length in zip(views.tokens.tolist(), views.lengths, strict=True)
-    )
+    order = [(anchor, role) for roles in ((0,), (1, 2), (3, 4)) for anchor in range(3) for role in roles]
+    width = max(map(len, rows))
+    expected = [
+        [*row, *[1] * (width - len(row))] for row in (rows[5 * anchor + role].tolist() for anchor, role in order)
+    ]
+    assert views.tokens.tolist() == expected
+    assert views.lengths == [2 + anchor + role for anchor, role in order]
 
 
 def flatten(sample: Any) -> list[np.ndarray]:
@@ -159,9 +148,9 @@ def test_batches_have_similar_lengths(data_bin: Path) -> None:
 
 def steps(data: Path, workers: int, size: int, *flags: str, **settings: Any) -> list[list[int]]:
     """The items that all workers read in each step of two epochs, in batches of ``size`` items in all."""
-    parts = []
+    parts, (trainer, dataset) = [], build(data, *flags)
     for worker in range(workers):
-        trainer, dataset = build(data, *flags)
+        trainer.task.dataset_to_epoch_iter.clear()  # fairseq's cache, of the worker before
         parts.append([])
         for epoch in (1, 2):
             dataset.set_epoch(epoch)
@@ -271,7 +260,7 @@ def test_long_texts_are_split_and_nothing_is_lost(mode, split, long_bin, caplog)
     capacity = LIMIT - (2 if mode == "eos" else 1)
     sizes = [len(line) - (mode == "eos") for line in stored]
     parts = [-(-size // capacity) for size in sizes if size > capacity]
-    lines = [record.message for record in caplog.records if "--tokens-per-sample 12" in record.message]
+    lines = [line for line in caplog.messages if "--tokens-per-sample 12" in line]
     if mode == "none":  # fairseq fills blocks of that length
         assert not lines
         return
@@ -284,8 +273,7 @@ def test_long_texts_are_split_and_nothing_is_lost(mode, split, long_bin, caplog)
     dataset = task.dataset(split)
     assert len(dataset) == len(samples) and dataset.sizes.max() <= LIMIT
     for index in (0, len(dataset) - 1):
-        identity = instances(dataset[index])[0].identity
-        assert identity == content_hash(np.array(samples[index]))
+        assert instances(dataset[index])[0].identity == content_hash(np.array(samples[index]))
 
 
 @pytest.mark.parametrize("limit", ["9", "64"])
@@ -310,9 +298,8 @@ def test_aligned_texts_are_the_same_one_by_one_and_together(paired_bin: Path) ->
             assert isinstance(texts.text, MappedLines)
             order = np.arange(len(texts.sizes))[::-1]
             rows = texts.rows(order)
-            assert [rows[row].tolist() for row in range(len(rows))] == [
-                texts.rows(order[row : row + 1]).tokens.tolist() for row in range(len(rows))
-            ]
+            for place, row in enumerate(order):
+                assert rows[place].tolist() == texts.rows(np.array([row])).tokens.tolist()
 
 
 @pytest.mark.parametrize("mode", MODES[:-1])
@@ -320,7 +307,7 @@ def test_texts_that_fit_equal_those_of_masked_lm(mode: str, data_bin: Path) -> N
     task = build(data_bin, "--sample-break-mode", mode)[0].task
     texts, stock = task.load_sentences("train"), MaskedLMTask._load_dataset_split(task, "train", 1, False)
     assert texts.sizes.tolist() == stock.sizes.tolist() and texts.sizes.dtype == stock.sizes.dtype
-    assert all(torch.equal(texts[index], stock[index]) for index in range(len(stock)))
+    assert all(map(torch.equal, texts, stock))
 
 
 def test_aligned_lines_are_cut_off(paired_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -333,8 +320,7 @@ def test_aligned_lines_are_cut_off(paired_bin: Path, caplog: pytest.LogCaptureFi
     for flags in (("--views", "paraphrase:original,bt"), ("--hard-negatives", "other")):
         caplog.clear()
         dataset = build(paired_bin, *limit, "--augment", "none", *flags)[1]
-        assert len(dataset) == lines
-        assert "cut off" in caplog.text
+        assert len(dataset) == lines and "cut off" in caplog.text
         for index, line in enumerate(line for line in sentences(120, 1) if line):
             anchor = instances(dataset[index])[0].anchor
             assert len(anchor) == min(len(line.split()) + 2, 8) and (anchor[0], anchor[-1]) == (0, 2)

@@ -127,10 +127,8 @@ def test_an_epoch_depends_on_seed_and_number_alone() -> None:
     forward = [(read(dataset, epoch), batches_of(dataset, epoch, 8)) for epoch in (1, 2, 3)]
     fresh = [(read(mixed(sizes, weights), epoch), batches_of(mixed(sizes, weights), epoch, 8)) for epoch in (3, 1, 2)]
     assert [fresh[1], fresh[2], fresh[0]] == forward
-    assert all(one != other for one, other in pairwise(forward))
-    assert all(
-        {item for c, item, _ in one[0] if c} != {item for c, item, _ in two[0] if c} for one, two in pairwise(forward)
-    )
+    others = [{item for corpus, item, _ in items if corpus} for items, _ in forward]
+    assert all(one != two for found in (forward, others) for one, two in pairwise(found))
     assert read(mixed(sizes, weights, seed=2), 1) != forward[0][0]
 
 
@@ -151,12 +149,7 @@ def test_an_implausible_weight_is_an_error(weights: list[int], count: str) -> No
 
 def rows(batch: dict[str, Any]) -> list[Any]:
     """Ids and model inputs of a batch."""
-    masked = batch["net_input"].get("src_tokens")
-    return [
-        batch["id"].tolist(),
-        masked.tolist() if masked is not None else None,
-        batch["views"]["tokens"].tolist() if "views" in batch else None,
-    ]
+    return [tokens.tolist() for tokens in (batch["id"], batch["net_input"]["src_tokens"], batch["views"]["tokens"])]
 
 
 @pytest.mark.slow
@@ -197,11 +190,8 @@ def test_items_are_those_of_the_corpora_alone(data_bin: Path, other_bin: Path) -
             number, item = int(dataset.corpus_of(index)), int(dataset.items[index])
             if index % 9 == 0:
                 alone[number].set_epoch(int(dataset.passes[index]))
-                ours, theirs = (
-                    source.collater([example])
-                    for source, example in ((dataset, dataset[index]), (alone[number], alone[number][item]))
-                )
-                assert rows(ours)[1:] == rows(theirs)[1:]
+                theirs = alone[number].collater([alone[number][item]])
+                assert rows(dataset.collater([dataset[index]]))[1:] == rows(theirs)[1:]
             seen[int(dataset.passes[index])] += number
     assert set(seen) == {1, 2, 3, 4} and seen[1] == seen[2] == seen[3] == 300 == 2 * 600 - 900
 
@@ -210,13 +200,11 @@ def test_items_are_those_of_the_corpora_alone(data_bin: Path, other_bin: Path) -
 def test_workers_contrast_texts_of_one_corpus(data_bin: Path, other_bin: Path) -> None:
     """The workers' batches of a step are one contrastive batch."""
     mix = ("--mix", f"{data_bin}:3,{other_bin}:1", "--mix-batches", "one")
-    steps = []
+    steps, how = [], {"max_sentences": 8, "required_batch_size_multiple": 8, "num_shards": 2, "epoch": 2}
     for worker in range(2):
         trainer, dataset = build(data_bin, *mix)
-        iterator = trainer.task.get_batch_iterator(
-            dataset=dataset, max_sentences=8, required_batch_size_multiple=8, num_shards=2, shard_id=worker, epoch=2
-        )
-        steps.append([batch["id"].tolist() if not batch["is_empty"] else [] for batch in iterator.next_epoch_itr()])
+        iterator = trainer.task.get_batch_iterator(dataset=dataset, shard_id=worker, **how)
+        steps.append([batch["id"].tolist() * (not batch["is_empty"]) for batch in iterator.next_epoch_itr()])
     assert len(steps[0]) == len(steps[1]) == 11  # 15 batches and an empty one; 5 and an empty one
     corpora = [{int(dataset.corpus_of(index)) for index in (*one, *two)} for one, two in zip(*steps, strict=True)]
     assert all(len(found) == 1 for found in corpora) and len({min(found) for found in corpora}) == 2
@@ -227,13 +215,11 @@ def test_workers_contrast_texts_of_one_corpus(data_bin: Path, other_bin: Path) -
 @pytest.mark.slow
 def test_paraphrases_and_hard_negatives_are_those_of_each_corpus(paired_bin, other_bin, tmp_path, caplog) -> None:
     flags = ("--views", "paraphrase:original,bt", "--hard-negatives", "other", "--augment", "none")
-    mine = tmp_path / "mine"
     lines = {"train": sentences(40, 8), "valid": sentences(9, 9)}
-    binarize(mine, paired_bin / "dict.txt", **lines)
-    for name in ("bt", "other"):
+    mine = binarize(tmp_path / "mine", paired_bin / "dict.txt", **lines)
+    for name, back in (("bt", True), ("other", False)):
         reordered = {
-            split: [" ".join(sorted(line.split(), reverse=name == "bt")) for line in own]
-            for split, own in lines.items()
+            split: [" ".join(sorted(line.split(), reverse=back)) for line in own] for split, own in lines.items()
         }
         binarize(mine / "paraphrase" / name, paired_bin / "dict.txt", **reordered)
     trainer, dataset = build(paired_bin, "--mix", f"{paired_bin}:3,{mine}:1", *flags)
@@ -242,9 +228,8 @@ def test_paraphrases_and_hard_negatives_are_those_of_each_corpus(paired_bin, oth
     texts = [line.split() for line in lines["train"] if line]
     for index in range(120, 160):
         (pair,) = instances(dataset[index])
-        anchor, positive, negative = (
-            [words[token] for token in text[1:-1]] for text in (pair.anchor, *pair.positives, *pair.negatives)
-        )
+        pair_of = (pair.anchor, *pair.positives, *pair.negatives)
+        anchor, positive, negative = ([words[token] for token in text[1:-1]] for text in pair_of)
         assert anchor == texts[dataset.items[index]]
         assert positive == sorted(anchor, reverse=True) and negative == sorted(anchor)
     with pytest.raises(SystemExit) as stop:
@@ -252,11 +237,8 @@ def test_paraphrases_and_hard_negatives_are_those_of_each_corpus(paired_bin, oth
     assert stop.value.code == 2 and f"{other_bin}/paraphrase/bt/train does not exist" in caplog.text
 
 
-def test_corpora_of_one_size_are_read_in_different_orders() -> None:
+def test_corpora_of_one_size_are_read_in_different_orders_and_ties_in_that_of_the_seed() -> None:
     found = read(mixed([40, 40, 40], [2, 1, 1]), 1)
     one, other = ([item for corpus, item, _ in found if corpus == number] for number in (1, 2))
     assert len(one) == len(other) == 20 and one != other
-
-
-def test_ties_are_ordered_by_the_seed() -> None:
     assert mixed([40, 40], [1, 1], seed=1).order.tolist() != mixed([40, 40], [1, 1], seed=2).order.tolist()
