@@ -13,6 +13,7 @@ from fairseq_clear.objectives.exclusion import Exclusion
 from fairseq_clear.seeding import Draws
 from fairseq_clear.text.sentence_dataset import SentenceDataset
 from fairseq_clear.views.paraphrase_views import AlignedSentences, Paraphrases, WithHardNegatives, aligned_sentences
+from fairseq_clear.views.view_source import Pairs
 from fairseq_clear.views.view_table import count_hashes
 from tests.training import build
 from tests.views.cases import content_hash, pairs_of
@@ -94,19 +95,20 @@ def test_pairs_with_one_query_or_one_passage_are_not_negatives_of_each_other() -
     passages = SentenceDataset(Lines([[10], [11], [12], [10]]), BOS, EOS, max_tokens=6, name="text")
     lines = {"query": [[20], [20], [21], [12]], "negative": [[11], [10], [30], [12]]}
     aligned = {name: AlignedSentences(passages, Lines(some), name) for name, some in lines.items()}
-    source = Paraphrases(passages, aligned.__getitem__, ["query", "original"])
-    pairs = WithHardNegatives(source, [aligned["negative"]], passages).pairs(
-        np.arange(4), Draws.of(1, 1, np.arange(4), 0)
-    )
+
+    def of_pairs(*names: str) -> Pairs:
+        source = Paraphrases(passages, aligned.__getitem__, names)
+        hard = WithHardNegatives(source, [aligned["negative"]], passages)
+        return hard.pairs(np.arange(4), Draws.of(1, 1, np.arange(4), 0))
+
+    pairs = of_pairs("query", "original")
     identity, negatives = pairs.identity.tolist(), pairs.negative_identity.tolist()
     # texts 0 and 1 have one query, 0 and 3 one passage; the query of 3 is the passage of 2
     assert excluded(identity, identity) == [[1, 1, 0, 1], [1, 1, 0, 0], [0, 0, 1, 1], [1, 0, 1, 1]]
     # the hard negative of 0 is the passage of 1, that of 1 the passage of 0 and 3, that of 3 its own query
     assert excluded(identity, negatives) == [[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1], [0, 1, 0, 1]]
-    to_others = WithHardNegatives(
-        Paraphrases(passages, aligned.__getitem__, ["original", "query"]), [aligned["negative"]], passages
-    ).pairs(np.arange(4), Draws.of(1, 1, np.arange(4), 0))
-    assert excluded(to_others.identity.tolist(), identity) == excluded(identity, identity)
+    swapped = of_pairs("original", "query").identity.tolist()
+    assert excluded(swapped, identity) == excluded(identity, identity)
 
 
 def test_several_hard_negatives_are_in_the_order_of_their_names() -> None:
@@ -142,12 +144,10 @@ def test_mistakes(tmp_path: Path) -> None:
 
 
 def test_a_folder_elsewhere(tmp_path: Path) -> None:
-    texts = sentences(str(tmp_path / "here" / "train"))
     asked: list[str] = []
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    aligned_sentences(texts, str(elsewhere), lambda path: asked.append(path) or OTHER, flag="--hard-negatives")
-    assert asked == [str(elsewhere / "train")]
+    texts = sentences(str(tmp_path / "here" / "train"))
+    aligned_sentences(texts, str(tmp_path), lambda path: asked.append(path) or OTHER, flag="--hard-negatives")
+    assert asked == [str(tmp_path / "train")]
 
 
 @pytest.mark.parametrize(("views", "negatives"), [("paraphrase:original,bt", "other"), ("same", "other,bt")])
