@@ -10,17 +10,14 @@ from fairseq.logging import metrics
 from fairseq_clear.patches import stopping
 from tests.faults.commands import NT_XENT, fairseq_train, run
 
-FLAGS = ("--max-update", "6", "--log-interval", "2", "--log-format", "simple", "--disable-validation")
+FLAGS = tuple("--max-update 6 --update-freq 6 --log-interval 2 --log-format simple --disable-validation".split())
 
 
 @pytest.fixture(scope="module")
 def printed(data_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], str]:
     """What a run of six updates in three epochs prints, line by line, and its log file."""
     folder = tmp_path_factory.mktemp("console")
-    flags = (
-        *(*FLAGS, "--log-file", str(folder / "log.txt"), "--update-freq", "6"),
-        *("--tensorboard-logdir", str(folder / "board")),
-    )
+    flags = (*FLAGS, "--log-file", str(folder / "log.txt"), "--tensorboard-logdir", str(folder / "board"))
     assert run(lambda: fairseq_train(data_bin, folder / "run", *flags, recipe=NT_XENT), folder / "log") == 0
     assert {path.parent.name for path in folder.glob("board/*/events.*")} >= {"train", "train_inner"}
     return (folder / "log").read_text().splitlines(), (folder / "log.txt").read_text()
