@@ -1,5 +1,6 @@
 """A small vocabulary with a synonym table, texts over it, and specs, for the tests of the augmentations."""
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -29,12 +30,8 @@ TABLE = SynonymTable.build(ROWS, IS_WORD_START)
 SYMBOLS = Symbols(bos=BOS, eos=EOS, pad=PAD, delete=DELETE, mask=MASK, synonyms=TABLE)
 
 PIECES = st.sampled_from([EOS, PAD, UNK, MASK, 4, 4, 5, 8, 10, 11, *STARTS, 14, 14, 15, 16, *INNER])
-CONTENTS = st.one_of(
-    st.lists(PIECES, min_size=1, max_size=12),
-    st.lists(st.sampled_from(list(ROWS)), min_size=1, max_size=30).map(
-        lambda words: [p for word in words for p in word]
-    ),
-)
+WORDS = st.lists(st.sampled_from(list(ROWS)), min_size=1, max_size=30)
+CONTENTS = st.lists(PIECES, min_size=1, max_size=12) | WORDS.map(lambda words: [p for word in words for p in word])
 SEEDS = st.integers(0, 2**32)
 
 
@@ -113,13 +110,13 @@ SPECS = st.lists(CHAINS, min_size=1, max_size=2).map(tuple).map(format_spec)
 
 def every_row(table):
     """The rows of a synonym table as a dictionary again, read one by one."""
-    words, alternatives = {}, []
-    for start, end in zip(table.alternative_offsets, table.alternative_offsets[1:], strict=False):
-        alternatives.append(tuple(table.alternative_pieces[start:end].tolist()))
-    for row in range(len(table)):
-        word = tuple(table.word_pieces[table.word_offsets[row] : table.word_offsets[row + 1]].tolist())
-        words[word] = alternatives[table.row_offsets[row] : table.row_offsets[row + 1]]
-    return words
+
+    def parts(items, offsets):
+        return [items[start:end] for start, end in pairwise(offsets)]
+
+    words = map(tuple, parts(table.word_pieces.tolist(), table.word_offsets))
+    alternatives = list(map(tuple, parts(table.alternative_pieces.tolist(), table.alternative_offsets)))
+    return dict(zip(words, parts(alternatives, table.row_offsets), strict=True))
 
 
 def split_words(tokens):

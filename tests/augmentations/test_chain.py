@@ -65,8 +65,7 @@ def test_contract(spec, content, has_bos, has_eos, seed):
 def test_ratio_zero_is_the_identity(names, content, seed):
     text = wrap(content, True, True)
     augmented = view("+".join(f"{name}:{cases.share_of(name)}=0" for name in names), text, seed)
-    assert augmented.tokens.tolist() == text
-    assert augmented.source.tolist() == list(range(len(text)))
+    assert (augmented.tokens.tolist(), augmented.source.tolist()) == (text, list(range(len(text))))
     assert augmented.substituted == 0
 
 
@@ -74,8 +73,7 @@ def test_ratio_zero_is_the_identity(names, content, seed):
 @pytest.mark.parametrize("spec", ["none", "del-word:ratio=1", "subs+del-span+reorder"])
 def test_a_text_without_content_stays(text, spec):
     augmented = view(spec, text, 1)
-    assert augmented.tokens.tolist() == text
-    assert augmented.source.tolist() == list(range(len(text)))
+    assert (augmented.tokens.tolist(), augmented.source.tolist()) == (text, list(range(len(text))))
 
 
 def test_a_chain_without_steps_draws_nothing():
@@ -104,11 +102,8 @@ def test_runs_collapse_at_the_end_and_not_before():
 
 def test_the_steps_of_a_chain_draw_independently():
     """Two deletions of a half leave a quarter; with equal draws the second would find its tokens deleted already."""
-    text = list(range(100, 300))
-    views = [
-        view("del-word:ratio=0.5+del-word:ratio=0.5", text, seed, replace(cases.SYMBOLS, delete=99))
-        for seed in range(50)
-    ]
+    text, symbols = list(range(100, 300)), replace(cases.SYMBOLS, delete=99)
+    views = [view("del-word:ratio=0.5+del-word:ratio=0.5", text, seed, symbols) for seed in range(50)]
     left = np.mean([(one.source >= 0).mean() * len(one.source) / len(text) for one in views])
     assert abs(left - 0.25) < 0.02
 

@@ -59,15 +59,8 @@ def test_whole_words_become_their_alternatives_and_nothing_else_changes(tokens, 
 
 def test_words_are_never_crossed():
     # (4, 14) and (8, 15, 16) are words with synonyms; a special, a start or the text's border between the pieces parts them
-    for tokens in (
-        [4, cases.EOS, 14],
-        [4, cases.MASK, 14],
-        [4, cases.DELETE, 14],
-        [8, 15, cases.EOS, 16],
-        [14, 4],
-        [8, 15],
-        [4, 14, 17],
-    ):
+    parted = [[4, special, 14] for special in (cases.EOS, cases.MASK, cases.DELETE)]
+    for tokens in (*parted, [8, 15, cases.EOS, 16], [14, 4], [8, 15], [4, 14, 17]):
         inside = [word for word in cases.ROWS if word in {tuple(tokens[a:b]) for a, b in cases.split_words(tokens)}]
         pairs = read_words(tokens, *map(list, substitute(tokens, 1, 1.0)))
         assert [old for old, new in pairs if old != new] == inside
