@@ -29,21 +29,11 @@ def make_archive(folder: Path, source: str, target: str, seed: int = 0) -> Path:
         **dict.fromkeys(("encoder_layers", "decoder_layers"), 1),
         **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 2),
         **dict.fromkeys(("max_source_positions", "max_target_positions"), 48),
-        arch="transformer_wmt_en_de",
-        task="translation",
-        source_lang=source,
-        target_lang=target,
-        data="/data/of/someone/else",
-        share_all_embeddings=True,
-        left_pad_source="True",
-        left_pad_target="False",
-        raw_text=False,
-        lazy_load=False,
-        criterion="label_smoothed_cross_entropy",
-        optimizer="adam",
-        lr=[0.1],
+        arch="transformer_wmt_en_de", task="translation", source_lang=source, target_lang=target, lr=[0.1],
+        data="/data/of/someone/else", share_all_embeddings=True, raw_text=False, lazy_load=False, optimizer="adam",
+        left_pad_source="True", left_pad_target="False", criterion="label_smoothed_cross_entropy",
         lr_scheduler="inverse_sqrt",
-    )
+    )  # fmt: skip
     torch.manual_seed(seed)
     torch.save(_state(args, folder), folder / "model.pt")
     return folder

@@ -45,12 +45,7 @@ def test_pieces_equal_a_replay(codes: Path, words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "place"),
-    [
-        ("a b 3\na\n", ":2:"),
-        ("#version: 0.2\n{}\n", ":2:"),
-        ("", "no merge"),
-    ],
+    ("content", "place"), [("a b 3\na\n", ":2:"), ("#version: 0.2\n{}\n", ":2:"), ("", "no merge")]
 )
 def test_a_line_that_is_not_a_merge_is_named(tmp_path: Path, content: str, place: str) -> None:
     (tmp_path / "bpecodes").write_text(content)

@@ -53,9 +53,8 @@ def test_translations_equal_the_hub(archives: Path) -> None:
     hub = hub_utils.GeneratorHubInterface(loaded["args"], loaded["task"], loaded["models"])
     flags = {"beam": 4, "max_len_a": 0, "max_len_b": 30, "unkpen": float("inf")}
     found = hub.generate([torch.tensor(one) for one in ids], **flags)
-    assert [one.text for one in model.translate(texts)] == [
-        model.join(hub.string(best[0]["tokens"]).split()) for best in found
-    ]
+    expected = [model.join(hub.string(best[0]["tokens"]).split()) for best in found]
+    assert [one.text for one in model.translate(texts)] == expected
 
 
 def test_special_words_of_the_text_are_not_special(archives: Path, tmp_path: Path) -> None:
