@@ -28,8 +28,6 @@ OTHERS = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("examples/**/*.md")), *s
 PAGES = [*OTHERS, ROOT / "tests" / "faults" / "README.md", *SITE]
 BASH = re.compile(r"^( *)```bash\n(.*?)^ *```", flags=re.M | re.S)
 EVERY_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-
-
 CHECK_TABLES, WRITE_TABLES = (load_file(ROOT / "scripts" / name) for name in ("check_tables.py", "write_tables.py"))
 
 
@@ -153,6 +151,9 @@ def test_commands_have_the_flags_that_pages_give_them(page: Path, training_flags
     text = page.read_text()
     found = {shlex.join(words): unknown_flags(words, training_flags, text) for words in commands(page)}
     assert {command: unknown for command, unknown in found.items() if unknown} == {}
+
+
+def test_unknown_flags_are_found(training_flags: set[str]) -> None:
     wrong = {
         "fairseq-clear glue run --data d --max-length 128": ["--max-length"],
         "torchrun --standalone fairseq-train d --augmnt none": ["--augmnt"],
@@ -161,19 +162,18 @@ def test_commands_have_the_flags_that_pages_give_them(page: Path, training_flags
     assert {line: unknown_flags(shlex.split(line), training_flags) for line in wrong} == wrong
 
 
-@EVERY_PAGE
-def test_flags_in_the_text_exist(page: Path, training_flags: set[str]) -> None:
-    known = training_flags | OF_OTHERS
+def test_flags_in_the_text_exist(training_flags: set[str]) -> None:
+    known = training_flags | OF_OTHERS | {"--port", "--kills", "--what", "--help", "--partition"}
     for command in COMMANDS:
         known |= flags_of(command, [])
         for step in WRITE_TABLES.subparsers(WRITE_TABLES.subparsers(build_parser(command))[command]):
             known |= flags_of(command, [step])
     for script in (*ROOT.glob("scripts/bench/*.py"), *ROOT.glob("examples/**/*.py")):
         known |= flags_in(script.read_text())
-    known |= {"--port", "--kills", "--what", "--help", "--partition"}
-    text = BASH.sub("", page.read_text())
-    named = set(re.findall(r"(?<![\w\[-])--[a-z][a-z0-9-]*[a-z0-9]", text))
-    assert {flag for flag in named - known if not any(other.startswith(flag + "-") for other in known)} == set()
+    for page in PAGES:
+        named = set(re.findall(r"(?<![\w\[-])--[a-z][a-z0-9-]*[a-z0-9]", BASH.sub("", page.read_text())))
+        wrong = {flag for flag in named - known if not any(other.startswith(flag + "-") for other in known)}
+        assert wrong == set(), page
 
 
 def test_overrides_of_what_no_file_names_take_two_pluses() -> None:
@@ -221,16 +221,11 @@ RUNS = [
     {"name": "a row without figures in this table", "scores": {"STS-B": 70.0}},
 ]
 TABLE = "<!-- figures: runs results.json#one -->\n| | topics |\n|---|---|\n| slice | **28.50** +- 0.71 |\n"
-
-
 PROOF = "<!-- figures: proof proof.json#half -->\n| system | error |\n|---|---|\n| one | 0.4000 |\n"
 
 
-def test_published_tables_are_those_of_their_json() -> None:
+def test_published_tables_are_those_of_their_json_and_a_wrong_one_is_found_and_written(tmp_path: Path) -> None:
     assert CHECK_TABLES.check(ROOT) == []
-
-
-def test_a_wrong_table_is_found_and_written(tmp_path: Path) -> None:
     page = tmp_path / "README.md"
     (tmp_path / "results.json").write_text(json.dumps({"one": RUNS}))
     (tmp_path / "proof.json").write_text(json.dumps({"tables": {"half": [{"system": "one", "error": 0.5}]}}))
@@ -271,12 +266,11 @@ def test_the_plugin_of_the_page_passes_its_tests_and_trains(data_bin: Path, tmp_
     """The files of the page in one folder, as the plugin that the page describes."""
     plugin = tmp_path / "my_plugin"
     plugin.mkdir()
+    own = r"fairseq_clear\.\w+\.(?=(?:reversal|half_views|norm_pooling|decoupled) )"
     for title, code in EXTENDING:
         if ", in " not in title:
-            (plugin / Path(title).name).write_text(code)
-    own = r"fairseq_clear\.\w+\.(?=(?:reversal|half_views|norm_pooling|decoupled) )"
-    for path in plugin.glob("test_*.py"):
-        path.write_text(re.sub(own, "my_plugin.", path.read_text()))
+            is_test = Path(title).name.startswith("test_")
+            (plugin / Path(title).name).write_text(re.sub(own, "my_plugin.", code) if is_test else code)
     (command,) = [words for words in commands(DOCS / "extending.md") if "my_plugin" in words]
     flags = [*command[2:], "--max-update", "3", "--save-dir", str(tmp_path / "run"), "--log-interval", "1"]
     flags[flags.index("my_plugin")] = str(plugin)

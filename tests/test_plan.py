@@ -21,15 +21,9 @@ pytestmark = pytest.mark.slow
 
 TEXTS, BLOCKS, WIDTH, HEADS, HEAD = 16, 3, 64, 2, 48
 MODEL = {
-    "encoder_layers": BLOCKS,
-    "encoder_embed_dim": WIDTH,
-    "encoder_ffn_embed_dim": 4 * WIDTH,
-    "encoder_attention_heads": HEADS,
-    "projection_dim": HEAD,
-    "max_positions": LENGTH,
-    "dropout": 0.0,
-    "attention_dropout": 0.0,
-}
+    "encoder_layers": BLOCKS, "encoder_embed_dim": WIDTH, "encoder_ffn_embed_dim": 4 * WIDTH, "max_positions": LENGTH,
+    "encoder_attention_heads": HEADS, "projection_dim": HEAD, "dropout": 0.0, "attention_dropout": 0.0,
+}  # fmt: skip
 ALONE = ("criterion.mlm_weight=0", "task.augment=none")
 MLM = ("criterion.contrastive_weight=0",)
 
@@ -85,10 +79,9 @@ def saved_bytes(criterion: Any, model: torch.nn.Module, sample: dict[str, Any]) 
 @pytest.mark.parametrize("changes", [ALONE, MLM, ()])
 def test_saved_bytes_are_what_autograd_saves(data: Path, changes: tuple[str, ...]) -> None:
     recipe = recipe_of(*changes, data=str(data))
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in MODEL.items()]
-    flags += [f"--{change.partition('.')[2].replace('_', '-')}" for change in changes]
-    augment = [] if changes == ALONE else ["--augment", recipe.cfg.task.augment]
-    trainer, dataset = build(data, *flags, *augment, "--pooling", "cls", "--tokens-per-sample", str(LENGTH))
+    settings = [*(f"{name}={value}" for name, value in MODEL.items()), f"tokens_per_sample={LENGTH}", "pooling=cls"]
+    settings += [f"augment={recipe.cfg.task.augment}", *(change.partition(".")[2] for change in changes)]
+    trainer, dataset = build(data, *(f"--{setting.replace('_', '-')}" for setting in settings))
     sample = dataset.collater([dataset[index] for index in range(TEXTS)])
     real = saved_bytes(trainer.criterion, trainer.model, sample)
     parts = sample["net_input"].get("src_tokens"), sample.get("views", {}).get("tokens")
@@ -117,7 +110,7 @@ def test_chunks_bound_the_peak() -> None:
 def test_state_of_adam(precision: str, bytes_of_weight: int) -> None:
     """Weights, gradients and two moments in float32; in half precision also masters and their gradients."""
     recipe = recipe_of(*ALONE, *([] if precision == "fp32" else [f"++common.{precision}=true"]))
-    trained = sum(weight.numel() for weight in recipe.model.parameters() if weight.requires_grad)
+    trained = trained_in(recipe)
     frozen = sum(weight.nbytes for weight in recipe.model.parameters() if not weight.requires_grad)
     buffers = sum(buffer.nbytes for buffer in recipe.model.buffers())
     plan = make_plan(recipe, 1, GIB, 1e12)
@@ -126,9 +119,13 @@ def test_state_of_adam(precision: str, bytes_of_weight: int) -> None:
     assert make_plan(recipe, 4, GIB, 1e12).state == plan.state + gradients
 
 
+def trained_in(recipe: Recipe) -> int:
+    return sum(weight.numel() for weight in recipe.model.parameters() if weight.requires_grad)
+
+
 def test_bytes_between_workers() -> None:
     recipe = recipe_of(*ALONE)
-    trained = sum(weight.numel() for weight in recipe.model.parameters() if weight.requires_grad)
+    trained = trained_in(recipe)
     plan = make_plan(recipe, 4, GIB, 1e12, 64)
     assert make_plan(recipe, 1, GIB, 1e12, 64).sent == 0
     # a ring sends 3 / 4 of the gradients twice; 2 x 16 vectors, their gradients and hashes go to 3 workers
@@ -136,9 +133,11 @@ def test_bytes_between_workers() -> None:
     assert make_plan(recipe_of(*ALONE, "criterion.negatives=batch"), 4, GIB, 1e12, 64).sent == 6 * trained
 
 
-def test_random_documents_have_titles() -> None:
+def test_random_documents_are_those_that_the_views_need() -> None:
     recipe = recipe_of(*ALONE, "task.views=titles", "task.tokens_per_sample=64", "++model.max_positions=64")
     assert set(recipe.rows["views"]) == {42, 64}  # with <s> and </s>
+    recipe = recipe_of(*ALONE, "task.views='neighbor:sentences=9'", "task.sample_break_mode=none")
+    assert recipe.run(2, 0).flops > 0
 
 
 def test_hours_and_the_chunk() -> None:
@@ -195,11 +194,6 @@ def test_every_recipe_is_planned(path, capsys):
         config = [f"{example}/{path.stem}", *filter(None, [change]), "optimization.max_update=1000", *thin]
         assert main(["plan", "--config", *config, "--gpus", "8", "--vocabulary", "1000"]) == 0, change
         assert capsys.readouterr().out.splitlines()[-1].split()[0] == "8"
-
-
-def test_random_documents_are_as_long_as_the_views_need() -> None:
-    recipe = recipe_of(*ALONE, "task.views='neighbor:sentences=9'", "task.sample_break_mode=none")
-    assert recipe.run(2, 0).flops > 0
 
 
 def test_a_recipe_and_texts_of_ones_own(tmp_path, paired_bin, capsys):

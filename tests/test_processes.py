@@ -82,10 +82,8 @@ def test_work_goes_on_without_locks(code: int, tmp_path: Path, monkeypatch: pyte
         raise OSError(code, "no lock")
 
     monkeypatch.setattr("fcntl.flock", no_locks)
-    with (
-        nullcontext() if code != errno.EIO else pytest.raises(OSError, match="no lock"),
-        locked(tmp_path / "lock", "busy"),
-    ):
+    ending = nullcontext() if code != errno.EIO else pytest.raises(OSError, match="no lock")
+    with ending, locked(tmp_path / "lock", "busy"):
         assert not holds(tmp_path / "lock")
 
 
@@ -132,10 +130,8 @@ def test_two_processes_do_not_write_the_same_folder(tmp_path: Path) -> None:
         return writing
 
     with another_process(write) as child:
-        with (
-            pytest.raises(UserError, match="d: another process is writing it; wait"),
-            output_folder(tmp_path / "d", False),
-        ):
+        said = "d: another process is writing it; wait"
+        with pytest.raises(UserError, match=said), output_folder(tmp_path / "d", False):
             pass
         assert sorted(os.listdir(tmp_path)) == [".d.lock", ".d.partial"]  # the other's
         killed(child)
@@ -146,17 +142,17 @@ def test_two_processes_do_not_write_the_same_folder(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_trainings_do_not_share_a_folder(data_bin: Path, tmp_path: Path) -> None:
-    folder, log = tmp_path / "run", tmp_path / "log"
+    folder = tmp_path / "run"
     folder.mkdir()
     with another_process(lambda: lock(folder)):
-        assert commands.run(lambda: commands.fairseq_train(data_bin, folder), log) == 2
-        (said,) = [line for line in log.read_text().splitlines() if line.startswith("ERROR")]
-        assert f"--save-dir {folder}: another run is writing there" in said
+        code, text = commands.train_and_read(data_bin, folder)
+        (said,) = [line for line in text.splitlines() if line.startswith("ERROR")]
+        assert code == 2 and f"--save-dir {folder}: another run is writing there" in said
         assert os.listdir(folder) == []
-        without = commands.run(lambda: commands.fairseq_train(data_bin, folder, "--no-save", "--max-update", "2"), log)
-        assert without == 0, log.read_text()[-2000:]
-    assert commands.run(lambda: commands.fairseq_train(data_bin, folder, "--max-update", "2"), log) == 0
-    assert commands.run(lambda: commands.fairseq_train(data_bin, folder, "--max-update", "3"), log) == 0
+        code, text = commands.train_and_read(data_bin, folder, "--no-save", "--max-update", "2")
+        assert code == 0, text[-2000:]
+    for updates in "23":
+        assert commands.train_and_read(data_bin, folder, "--max-update", updates)[0] == 0
 
 
 def test_a_child_is_killed_with_its_parent(tmp_path: Path) -> None:
@@ -167,9 +163,8 @@ def test_a_child_is_killed_with_its_parent(tmp_path: Path) -> None:
         "print(child.pid, flush=True); child.wait()"
     )
     for hook, lives in (("die_with_parent", False), ("None", True)):  # the second is the negative control
-        parent = subprocess.Popen(
-            [sys.executable, "-c", code.format(hook)], stdout=subprocess.PIPE, text=True, cwd=ROOT
-        )
+        command = [sys.executable, "-c", code.format(hook)]
+        parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
         child = int(parent.stdout.readline())
         parent.kill()
         parent.wait()

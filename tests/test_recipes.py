@@ -62,8 +62,9 @@ def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 def test_an_ablation_changes_what_it_says_and_nothing_else(path: Path) -> None:
     group, example = path.parent.name, path.parent.parent.parent.name
     base = path.parent.parent / f"{BASE[example]}.yaml"
-    before, after = flat(compose(base)), flat(compose(base, f"+{group}={path.stem}"))
-    check_numbers(OmegaConf.create(compose(base, f"+{group}={path.stem}")))
+    changed = compose(base, f"+{group}={path.stem}")
+    before, after = flat(compose(base)), flat(changed)
+    check_numbers(OmegaConf.create(changed))
     stated = flat(OmegaConf.to_container(OmegaConf.load(path)))
     assert stated
     assert {name: value for name, value in after.items() if before.get(name) != value} == stated
@@ -84,11 +85,7 @@ CLEAR_VIEWS = {
     "subs_reorder": "subs:ratio=0.3+reorder:pairs=5,ratio=0.05",
     **{f"del_word_{share}": f"del-word:ratio=0.{share // 10}" for share in (30, 40, 50, 60, 80, 90)},
 }
-CLEAR_BASELINES = {
-    "roberta": {},
-    "double_batch": {"dataset.batch_size": 64},
-    "double_mlm": {"task.mlm_copies": 2},
-}
+CLEAR_BASELINES = {"roberta": {}, "double_batch": {"dataset.batch_size": 64}, "double_mlm": {"task.mlm_copies": 2}}
 
 
 @pytest.mark.parametrize("setting", [None, "wiki103", "wiki103_sweep"])
@@ -163,19 +160,9 @@ def pairs(paired_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 # Changes that another one, or the base, makes too: of a number, of the parts of a chain, of one of two settings that both have.
 ALIKE = (
-    "tau_",
-    "lambda_",
-    "opt",
-    "roberta",
-    "anchors_",
-    "positives_",
-    "share_",
-    "easy",
-    "del_",
-    "subs_",
-    "double_batch",
+    *("tau_", "lambda_", "opt", "roberta", "anchors_", "positives_", "share_", "easy", "del_", "subs_", "double_batch"),
+    *("wiki103_sweep", "bt_sg_opt", "sg", "base", "adjacent", "neighbor", "slice"),
 )
-ALIKE += ("wiki103_sweep", "bt_sg_opt", "sg", "base", "adjacent", "neighbor", "slice")
 
 
 def runs() -> list[tuple[Path, str | None]]:
@@ -191,8 +178,9 @@ def runs() -> list[tuple[Path, str | None]]:
     ("path", "change"), runs(), ids=lambda value: value.stem if isinstance(value, Path) else str(value)
 )
 def test_recipe_trains(path: Path, change: str | None, pairs: Path, start: Path, tmp_path: Path) -> None:
-    needed = [f"task.data={pairs}"]
-    views = flat(compose(path, *([change] if change else []))).get("task.views")
+    needed, config = [f"task.data={pairs}"], compose(path, *([change] if change else []))
+    check_numbers(OmegaConf.create(config))  # below, some are others
+    views = flat(config).get("task.views")
     if str(views).startswith("neighbor"):  # the documents here have seven sentences
         needed.append("task.views=neighbor")
     if str(views).startswith("span"):  # of 512 tokens, which the model here has no positions for
@@ -203,10 +191,8 @@ def test_recipe_trains(path: Path, change: str | None, pairs: Path, start: Path,
         needed.append("++checkpoint.maximize_best_checkpoint_metric=false")
     if "eval_sts" in path.read_text():
         needed.append("task.eval_sts=null")
-    if change == "+ablation=senteval":
-        needed.append("criterion.guide_layers=1-2")  # the recipe's encoder has twelve
-    if change == "+ablation=bt_frozen":
-        needed.append("criterion.guide_layers='2'")
+    if change in ("+ablation=senteval", "+ablation=bt_frozen"):  # the recipe's encoder has twelve layers
+        needed.append(f"criterion.guide_layers='{'1-2' if change.endswith('senteval') else 2}'")
     run(
         *(sys.executable, "-c", "from fairseq_cli.hydra_train import cli_main; cli_main()"),
         *("--config-dir", path.parent, "--config-name", path.stem, *([change] if change else []), *needed),

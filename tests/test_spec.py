@@ -61,11 +61,7 @@ def test_malformed_text_names_the_flag_and_the_place(text, said):
     assert said in str(error.value)
 
 
-KNOB_TABLE = {
-    "ratio": Knob(0.7, float, 0, 1),
-    "spans": Knob(5, int, 0),
-    "language": Knob("de", str),
-}
+KNOB_TABLE = {"ratio": Knob(0.7, float, 0, 1), "spans": Knob(5, int, 0), "language": Knob("de", str)}
 
 
 def test_knobs_are_read_by_their_kind_and_defaults_filled_in():

@@ -36,11 +36,8 @@ def test_against_lists(long, rows, data):
         width = max(map(len, rows), default=0)
         assert texts.padded(-1).shape == (len(rows), width)
         assert texts.padded(-1).tolist() == [row + [-1] * (width - len(row)) for row in rows]
-        half = len(rows) // 2
-        parts = [
-            (np.array(part, np.int64), texts.select(np.array(part, np.int64))) for part in (order[:half], order[half:])
-        ]
-        assert lists(place_rows(len(rows), parts)) == rows
+        parts = np.split(np.array(order, np.int64), [len(rows) // 2])
+        assert lists(place_rows(len(rows), [(part, texts.select(part)) for part in parts])) == rows
         assert lists(interleave([texts, texts])) == [row for row in rows for _ in range(2)]
     finally:
         tokens.LONG_ROW = original

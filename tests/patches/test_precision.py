@@ -32,6 +32,7 @@ FP16 = ("--fp16", "--fp16-no-flatten-grads")
 # on a CPU fairseq's autocast does nothing, and says so
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:CUDA is not available")]
 BATCHES = ((0, 1, 2), (3, 4), (5, 6, 7), (8, 9, 10, 11))
+KEY_WEIGHT = "key_encoder.head.layers.0.weight"
 
 
 @pytest.fixture(autouse=True)
@@ -73,8 +74,15 @@ def state(trainer: Trainer) -> dict[str, torch.Tensor]:
 
 
 def furthest(one: Trainer, other: Trainer) -> float:
-    mine, theirs = state(one), state(other)
-    return max((mine[name].double() - theirs[name].double()).abs().max().item() for name in mine)
+    return distance(*({name: value.double() for name, value in state(trainer).items()} for trainer in (one, other)))
+
+
+def started(data: Path, *flags: str) -> tuple[Trainer, list[Any], dict[str, torch.Tensor]]:
+    """A run after the first of BATCHES, all of them, and its state."""
+    trainer, dataset = build(data, *flags)
+    samples = [dataset.collater([dataset[index] for index in rows]) for rows in BATCHES]
+    trainer.train_step(samples[:1])
+    return trainer, samples, state(trainer)
 
 
 @pytest.mark.parametrize("clip", ["0", "0.05"])
@@ -100,17 +108,12 @@ def test_norm_and_loss_scale_are_logged_as_they_are(data_bin: Path) -> None:
         return {name: float(value) for name, value in metrics.get_smoothed_values("train").items()}
 
     plain, scaled = logged(), logged("--amp", "--fp16-init-scale", "4096")
-    assert scaled["gnorm"] == pytest.approx(plain["gnorm"], rel=1e-3)
-    assert scaled["gnorm"] > 0.05
-    assert scaled["clip"] == plain["clip"] == 100
-    assert scaled["loss_scale"] == 4096
+    assert scaled["gnorm"] == pytest.approx(plain["gnorm"], rel=1e-3) and scaled["gnorm"] > 0.05
+    assert scaled["clip"] == plain["clip"] == 100 and scaled["loss_scale"] == 4096
 
 
-@pytest.mark.parametrize(
-    ("times", "size", "frequency"),
-    [(1, "7", 1), (2, "50", 2)],
-    ids=["full queue", "queue with room, two micro-batches"],
-)
+# a full queue; a queue with room, and two micro-batches
+@pytest.mark.parametrize(("times", "size", "frequency"), [(1, "7", 1), (2, "50", 2)])
 def test_a_repeated_amp_batch_leaves_no_trace(times: int, size: str, frequency: int, data_bin: Path) -> None:
     flags = (*MOCO, *ADAM, "--queue-size", size, "--amp")
     once, _ = trained(data_bin, *flags, frequency=frequency)
@@ -121,10 +124,7 @@ def test_a_repeated_amp_batch_leaves_no_trace(times: int, size: str, frequency: 
 
 
 def test_a_batch_that_amp_gives_up_changes_nothing(data_bin: Path) -> None:
-    trainer, dataset = build(data_bin, *MOCO, *SGD, "--amp")
-    samples = [dataset.collater([dataset[index] for index in rows]) for rows in BATCHES]
-    trainer.train_step(samples[:1])
-    before = state(trainer)
+    trainer, samples, before = started(data_bin, *MOCO, *SGD, "--amp")
     with overflows(trainer, 9) as left:
         assert trainer.train_step(samples[1:2]) is None
     assert left == [6], "one attempt and two more"
@@ -132,8 +132,7 @@ def test_a_batch_that_amp_gives_up_changes_nothing(data_bin: Path) -> None:
     assert trainer.get_num_updates() == 1
     trainer.train_step(samples[2:3])
     after = state(trainer)
-    assert not torch.equal(before["key_encoder.head.layers.0.weight"], after["key_encoder.head.layers.0.weight"])
-    assert int(after["key_queue.fill"]) == 6
+    assert not torch.equal(before[KEY_WEIGHT], after[KEY_WEIGHT]) and int(after["key_queue.fill"]) == 6
 
 
 def test_a_norm_that_overflows_alone_is_no_step(data_bin: Path) -> None:
@@ -157,10 +156,7 @@ def test_amp_without_a_scaler_ends_at_a_gradient_that_is_not_finite(data_bin, mo
 
 def test_fp16_on_a_cpu_skips_an_update_that_overflows(data_bin: Path) -> None:
     """The key encoder stays; the queue holds the keys once; the run goes on."""
-    trainer, dataset = build(data_bin, *MOCO, *SGD, *FP16, "--queue-size", "50")
-    samples = [dataset.collater([dataset[index] for index in rows]) for rows in BATCHES]
-    trainer.train_step(samples[:1])
-    before = state(trainer)
+    trainer, samples, before = started(data_bin, *MOCO, *SGD, *FP16, "--queue-size", "50")
     with overflows(trainer, 1):
         assert trainer.train_step(samples[1:2]) is None
     after = state(trainer)
@@ -169,10 +165,7 @@ def test_fp16_on_a_cpu_skips_an_update_that_overflows(data_bin: Path) -> None:
     assert int(after["key_queue.fill"]) == 5
     assert (trainer.get_num_updates(), trainer.optimizer.scaler.loss_scale) == (1, 64)
     trainer.train_step(samples[2:3])
-    assert trainer.get_num_updates() == 2
-    assert not torch.equal(
-        before["key_encoder.head.layers.0.weight"], state(trainer)["key_encoder.head.layers.0.weight"]
-    )
+    assert trainer.get_num_updates() == 2 and not torch.equal(before[KEY_WEIGHT], state(trainer)[KEY_WEIGHT])
 
 
 def test_installing_twice_changes_nothing() -> None:
