@@ -86,7 +86,7 @@ def test_text_comes_back_document_by_document(made: Path) -> None:
     assert not order
 
 
-def test_fairseq_ids_are_sentencepiece_ids_plus_one(made: Path) -> None:
+def test_fairseq_ids_are_sentencepiece_ids_plus_one_and_counts_those_of_train(made: Path) -> None:
     from sentencepiece import SentencePieceProcessor
 
     processor = SentencePieceProcessor(model_file=str(made / "sentencepiece.bpe.model"))
@@ -96,10 +96,6 @@ def test_fairseq_ids_are_sentencepiece_ids_plus_one(made: Path) -> None:
         assert dictionary[number + 1] == processor.IdToPiece(number)
     line = documents_of(made, "train")[0][0]
     assert ids_of(made, "train")[0] == [number + 1 for number in processor.EncodeAsIds(line)] + [2]
-
-
-def test_dictionary_counts_are_those_of_train_and_order_is_not_by_count(made: Path) -> None:
-    dictionary = Dictionary.load(str(made / "dict.txt"))
     found = Counter(number for line in ids_of(made, "train") for number in line)
     assert [dictionary.count[number] for number in range(4, 301)] == [found[number] for number in range(4, 301)]
     assert dictionary.count[4:] != sorted(dictionary.count[4:], reverse=True)

@@ -8,26 +8,20 @@ import pytest
 from fairseq.logging import metrics
 
 from fairseq_clear.patches import stopping
-from tests.faults.commands import NT_XENT, fairseq_train, run
+from tests.faults.commands import NT_XENT, train_and_read
 
 FLAGS = tuple("--max-update 6 --update-freq 6 --log-interval 2 --log-format simple --disable-validation".split())
-
-
-@pytest.fixture(scope="module")
-def printed(data_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], str]:
-    """What a run of six updates in three epochs prints, line by line, and its log file."""
-    folder = tmp_path_factory.mktemp("console")
-    flags = (*FLAGS, "--log-file", str(folder / "log.txt"), "--tensorboard-logdir", str(folder / "board"))
-    assert run(lambda: fairseq_train(data_bin, folder / "run", *flags, recipe=NT_XENT), folder / "log") == 0
-    assert {path.parent.name for path in folder.glob("board/*/events.*")} >= {"train", "train_inner"}
-    return (folder / "log").read_text().splitlines(), (folder / "log.txt").read_text()
 
 
 SUBJECTS = ("data", "tokens", "views", "objective", "model", "parameters", "workers", "batch", "updates", "saves")
 
 
-def test_the_summary_has_ten_lines(printed: tuple[list[str], str]) -> None:
-    lines, _ = printed
+def test_a_run_prints_a_summary_and_the_log_file_has_everything(data_bin: Path, tmp_path: Path) -> None:
+    flags = (*FLAGS, "--log-file", str(tmp_path / "log.txt"), "--tensorboard-logdir", str(tmp_path / "board"))
+    code, text = train_and_read(data_bin, tmp_path / "run", *flags, recipe=NT_XENT)
+    lines, kept = text.splitlines(), (tmp_path / "log.txt").read_text()
+    assert code == 0, text[-3000:]
+    assert {path.parent.name for path in tmp_path.glob("board/*/events.*")} >= {"train", "train_inner"}
     said = [line.rpartition("fairseq_clear | ")[2].split(maxsplit=1) for line in lines if "fairseq_clear | " in line]
     summary = {subject: text for subject, text in said if subject in SUBJECTS}
     assert tuple(summary) == SUBJECTS
@@ -38,10 +32,6 @@ def test_the_summary_has_ten_lines(printed: tuple[list[str], str]) -> None:
     assert summary["updates"] == "6, adam at 0.003, fixed"
     waits = [float(share) for line in lines for share in re.findall(r"data_wait=([\d.]+)", line)]
     assert len(waits) == 3 and min(waits) >= 0 and 0 < max(waits) < 1
-
-
-def test_the_log_file_has_everything(printed: tuple[list[str], str]) -> None:
-    lines, kept = printed
     assert "'tokens_per_sample': 32" in kept and "(projection_head): ProjectionHead(" in kept
     assert "begin training epoch 2" in kept
     for line in lines[1:]:

@@ -233,19 +233,16 @@ def test_another_start_does_not_resume(data_bin: Path, copy: Path, tmp_path: Pat
 
 
 def test_another_vocabulary_of_equal_size(data_bin: Path, copy: Path, tmp_path: Path) -> None:
-    other = Path(shutil.copytree(data_bin, tmp_path / "other"))
-    words = (data_bin / "dict.txt").read_text().splitlines()
-    (other / "dict.txt").write_text("\n".join([words[1], words[0], *words[2:]]) + "\n")
-    line = refused(other, tmp_path / "new", "--finetune-from-model", str(copy / "checkpoint_last.pt"))
-    assert f"checkpoint_last.pt: its vocabulary differs from {other / 'dict.txt'}" in line
-    assert not list((tmp_path / "new").iterdir())
-
-
-def test_a_checkpoint_without_a_hash_is_compared_with_the_dictionary_beside_it(data_bin, copy, tmp_path) -> None:
-    last, state = copy / "checkpoint_last.pt", saved(copy)
+    """A checkpoint without a hash is compared with the dictionary beside it."""
+    other, last = Path(shutil.copytree(data_bin, tmp_path / "data")), copy / "checkpoint_last.pt"
+    words, start = (data_bin / "dict.txt").read_text(), ("--finetune-from-model", str(last))
+    first, second, *rest = words.splitlines()
+    (other / "dict.txt").write_text("\n".join([second, first, *rest]) + "\n")
+    said = f"checkpoint_last.pt: its vocabulary differs from {other / 'dict.txt'}"
+    assert said in refused(other, tmp_path / "none", *start) and not list((tmp_path / "none").iterdir())
+    state = saved(copy)
     state["task_state"].clear()
     torch.save(state, last)
-    words, start = (data_bin / "dict.txt").read_text(), ("--finetune-from-model", str(last))
     (copy / "dict.txt").write_text(words.replace(" ", " 1"))  # counts may differ, words may not
     train(data_bin, tmp_path / "new", *start)
     (copy / "dict.txt").write_text("other 1\n" + words.partition("\n")[2])
@@ -277,13 +274,17 @@ def test_a_large_file_is_hashed_in_pieces(tmp_path: Path, monkeypatch: pytest.Mo
     assert content_hash(path) != known
 
 
-def test_settings_of_one_side_and_workers_are_not_compared() -> None:
+def test_settings_of_one_side_workers_and_ways_of_drawing_are_not_compared() -> None:
     current = {"new": 2, "lr": [0.1], "workers": 2}
     assert check_same_run({"old": 1, "lr": [0.1]}, current, "x.pt", "") == []
     (told,) = check_same_run({"lr": [0.1], "workers": 4}, current, "x.pt", "")
     assert told.startswith("4 workers, now 2; --batch-size")
     with pytest.raises(UserError, match=re.escape("--lr 0.1,0.2, now 0.1")):
         check_same_run({"lr": [0.1, 0.2]}, current, "x.pt", "")
+    for saved_draws, draws in (({}, 2), ({"draws": 3}, 4)):  # the first is of a version that did not record it
+        (told,) = check_same_run({"lr": [0.1], **saved_draws}, {**current, "draws": draws}, "x.pt", "")
+        assert "batches, views and masks of this epoch may be drawn anew" in told
+    assert check_same_run({"draws": 2}, {"draws": 2, **current}, "x.pt", "") == []
 
 
 PATIENT = "--lr 1e-12 --patience 2 --validate-interval-updates 2".split()  # no validation is better than the first
@@ -322,12 +323,11 @@ def test_a_run_that_is_out_of_time_makes_no_further_update(data_bin: Path, copy:
         assert updates(copy) == expected
 
 
-def test_no_moving_average_begins_in_a_resumed_run(data_bin: Path, copy: Path) -> None:
+def test_a_moving_average_begins_with_the_weights_that_a_run_starts_from_and_in_no_resumed_run(
+    data_bin: Path, copy: Path, tmp_path: Path
+) -> None:
     line = refused(data_bin, copy, "--store-ema", "--max-update", "5")
     assert "checkpoint_last.pt holds no moving average to continue; leave the flag out" in line
-
-
-def test_a_moving_average_begins_with_the_weights_that_a_run_starts_from(data_bin, copy, tmp_path) -> None:
     started = saved(copy)["model"]
     average = ("--store-ema", "--ema-decay", "1", "--finetune-from-model", str(copy / "checkpoint_last.pt"))
     train(data_bin, tmp_path / "new", *average)
@@ -346,17 +346,6 @@ def test_no_run_resumes_without_the_optimizers_state(data_bin: Path, tmp_path: P
 def test_a_validation_without_negatives_is_one_line(data_bin: Path, tmp_path: Path) -> None:
     said = "--best-checkpoint-metric contrastive_accuracy: the validation did not measure it"
     assert said in refused(data_bin, tmp_path, "--batch-size-valid", "1", *ACCURACY)
-
-
-def test_a_checkpoint_whose_views_were_drawn_in_another_way_is_said_to_be() -> None:
-    (told,) = check_same_run({"lr": [0.1]}, {"lr": [0.1], "workers": 1, "draws": 2}, "x.pt", "")
-    assert "batches, views and masks of this epoch may be drawn anew" in told
-    assert check_same_run({"draws": 3}, {"workers": 1, "draws": 4}, "x.pt", "") == [told]
-    for saved in ({"draws": 2}, {"draws": 2, "lr": [0.1]}):
-        assert check_same_run(saved, {"workers": 1, "draws": 2, "lr": [0.1]}, "x.pt", "") == []
-    assert check_same_run({}, {"workers": 1}, "x.pt", "") == [], (
-        "without views, masks are those of masked_lm, as before"
-    )
 
 
 @pytest.mark.parametrize(("steps", "position"), [(46, 40), (92, 80), (13, 11), (1, 0)])

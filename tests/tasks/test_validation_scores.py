@@ -4,6 +4,7 @@ import json
 import logging
 import math
 import re
+import shutil
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,11 +30,9 @@ METRICS = ("sts_spearman", "retrieval_mrr")
 @pytest.fixture(scope="module")
 def folder(data_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The data folder with its tokenizer recorded."""
-    home = tmp_path_factory.mktemp("recorded")
-    for file in data_bin.iterdir():
-        (home / file.name).write_bytes(file.read_bytes())
-        if file.name.startswith("train."):
-            (home / file.name.replace("train", "valid1")).write_bytes(file.read_bytes())
+    home = Path(shutil.copytree(data_bin, tmp_path_factory.mktemp("recorded") / "bin"))
+    for end in ("bin", "idx"):
+        shutil.copyfile(home / f"train.{end}", home / f"valid1.{end}")
     (home / "clear.json").write_text(json.dumps({"format": 1, "tokenizer": {"kind": "none", "files": []}}))
     return home
 
@@ -101,13 +100,12 @@ def test_the_score_is_that_of_encoding_by_hand(kind, folder, pairs, ranks, monke
 @pytest.mark.parametrize(("kind", "broken"), [("sts", "a\tb\tthree\n"), ("retrieval", "a\tb\tc\n")])
 def test_mistakes_are_met_at_the_start(kind, broken, data_bin, folder, pairs, tmp_path, caplog) -> None:
     (tmp_path / "broken.tsv").write_text(broken)
-    cases = [
-        (folder, tmp_path / "nowhere.tsv", "nowhere.tsv"),
-        (folder, tmp_path / "broken.tsv", "broken.tsv:1"),
-        (data_bin, pairs[kind], "clear.json"),
-    ]
-    for data, source, message in cases + ([(folder, tmp_path, "STSBenchmark")] if kind == "sts" else []):
-        refuses(caplog, message, data, FLAGS[kind], str(source))
+    cases = {"nowhere.tsv": "nowhere.tsv", "broken.tsv": "broken.tsv:1"} | (
+        {"": "STSBenchmark"} if kind == "sts" else {}
+    )
+    for name, said in cases.items():
+        refuses(caplog, said, folder, FLAGS[kind], str(tmp_path / name))
+    refuses(caplog, "clear.json", data_bin, FLAGS[kind], str(pairs[kind]))
 
 
 def test_a_folder_is_scored_on_its_dev_split(folder: Path, tmp_path: Path) -> None:

@@ -188,24 +188,21 @@ def test_every_title_once_with_its_text(files, longest, tokens):
         assert (content[begin:end], content[low:high]) == (title, text)
 
 
-def test_what_is_no_title_is_counted(caplog):
-    caplog.set_level(logging.INFO)
-    lines = [[1], [2, 3], [], [1], [4], [], [5], [], [6, 7, 8, 9], [3], [], [7, 8], [7, 8], [9]]
-    source("titles:longest=3", corpus(lines))
-    said = "1 of 5 documents have a title; 1 have one line, 1 begin with more than 3 tokens, and "
-    assert said + "2 share their first line with another" in caplog.text
+TITLES = corpus([[1], [2, 3], [], [1], [4], [], [5], [], [6, 7, 8, 9], [3], [], [7, 8], [7, 8], [9]])
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("spec", "documents", "said"),
     [
-        ("neighbor", "1 pairs of neighbours; 2 of 3 documents have fewer than 2 sentences, so no pair"),
-        ("cloze", "2 pairs of a sentence and its context; 2 of 3 documents have fewer than 2 sentences, so no pair"),
+        ("neighbor", in_memory([6, 0, 2, 1, 0, 3]), "1 pairs of neighbours; 2 of 3 documents have fewer than 2 sent"),
+        ("cloze", in_memory([6, 0, 2, 1, 0, 3]), "2 pairs of a sentence and its context; 2 of 3 documents have fewer"),
+        ("titles:longest=3", TITLES, "1 of 5 documents have a title; 1 have one line, 1 begin with more than 3 tokens, "
+         "and 2 share their first line with another"),
     ],
-)
-def test_documents_without_a_pair_are_counted(spec, said, caplog):
+)  # fmt: skip
+def test_documents_without_a_pair_are_counted(spec, documents, said, caplog):
     caplog.set_level(logging.INFO)
-    source(spec, in_memory([6, 0, 2, 1, 0, 3]))
+    source(spec, documents)
     assert said in caplog.text
 
 
