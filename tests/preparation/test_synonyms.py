@@ -53,26 +53,17 @@ class ByteTokenizer(ChunkTokenizer):
         return [piece for piece in pieces if piece]
 
 
-def vocabulary(tokenizer, *texts):
-    symbols = dict.fromkeys(["<s>", "<pad>", "</s>", "<unk>"])
-    for text in texts:
-        symbols.update(dict.fromkeys(tokenizer.encode(text)))
-    return list(symbols)
-
-
-def spell(table, symbols):
-    """{word: [alternative, ...]} of a table, in symbols joined by spaces."""
-
-    def text(pieces):
-        return " ".join(symbols[piece] for piece in pieces)
-
-    return {text(word): [text(one) for one in others] for word, others in every_row(table).items()}
-
-
 def build(synonyms, *texts, tokenizer=None):
+    """{word: [alternative, ...]} of a table over the symbols of texts, in symbols joined by spaces."""
     tokenizer = tokenizer or ChunkTokenizer()
-    symbols = vocabulary(tokenizer, *texts)
-    return spell(build_table(synonyms, tokenizer, symbols), symbols)
+    pieces = [piece for text in texts for piece in tokenizer.encode(text)]
+    symbols = list(dict.fromkeys(["<s>", "<pad>", "</s>", "<unk>", *pieces]))
+
+    def spelled(word):
+        return " ".join(symbols[piece] for piece in word)
+
+    rows = every_row(build_table(synonyms, tokenizer, symbols))
+    return {spelled(word): list(map(spelled, others)) for word, others in rows.items()}
 
 
 CASES = "cat dog Cat Dog CAT DOG kitten Kitten KITTEN"
