@@ -94,7 +94,7 @@ def import_graph() -> dict[str, set[str]]:
     }
 
 
-def test_no_circle_of_files_or_folders() -> None:
+def test_files_and_folders_make_no_circle_and_names_of_files_are_unique() -> None:
     graph = import_graph()
     del graph["fairseq_clear"]  # its lazy names and register() reach every layer
     graph = {name: others - {"fairseq_clear"} for name, others in graph.items()}
@@ -104,9 +104,6 @@ def test_no_circle_of_files_or_folders() -> None:
         folder = name.split(".")[1]
         folders.setdefault(folder, set()).update({other.split(".")[1] for other in others} - {folder})
     TopologicalSorter(folders).prepare()
-
-
-def test_names_of_files_are_unique() -> None:
     names = Counter(path.name for path in PACKAGE.rglob("*.py") if path.name != "__init__.py")
     assert [name for name, count in names.items() if count > 1] == []
 
@@ -160,12 +157,9 @@ PATCHED = {"models", "criterions", "optimizers", "tasks", "patches"}
 def test_no_file_uses_fairseq_without_the_patches() -> None:
     others = [path for path in files() if package_of(path) not in PATCHED]
     assert [path for path in others if meets_fairseq_unpatched(path.read_text())] == []
-
-
-@pytest.mark.parametrize("folder", sorted(PATCHED - {"patches"}))
-def test_registered_folders_are_patched_first(folder: str) -> None:
-    statements = [ast.unparse(node) for node in ast.parse((PACKAGE / folder / "__init__.py").read_text()).body]
-    assert statements[1:3] == ["from fairseq_clear import patches", "patches.apply()"]
+    for folder in PATCHED - {"patches"}:
+        statements = [ast.unparse(node) for node in ast.parse((PACKAGE / folder / "__init__.py").read_text()).body]
+        assert statements[1:3] == ["from fairseq_clear import patches", "patches.apply()"], folder
 
 
 IMPORTS = """

@@ -87,6 +87,10 @@ def test_a_chain_without_steps_draws_nothing():
 def test_inner_ends_of_sentences_are_content():
     tokens = view("del-word:ratio=1", [cases.BOS, 4, cases.EOS, cases.EOS, 5, cases.EOS], 1).tokens
     assert tokens.tolist() == [cases.BOS, cases.DELETE, cases.EOS]
+    # a text without tokens may be last
+    texts = Ragged.of([cases.array([0, 4, 5, 2]), cases.array([0, 2])])
+    made = build_augmentation("del-word:ratio=1", cases.SYMBOLS)(texts, Draws.of(1, 1, np.arange(2), 1))
+    assert [made.views[row].tolist() for row in range(2)] == [[0, cases.DELETE, 2], [0, 2]]
 
 
 def test_runs_collapse_at_the_end_and_not_before():
@@ -144,20 +148,10 @@ def test_bounds():
     assert [build_augmentation("del-span+reorder", cases.SYMBOLS).bound(n) for n in (0, 1, 512)] == [0, 1, 512]
     assert build_augmentation("subs:ratio=0.3", cases.SYMBOLS).bound(512) == 512 + 154
     assert build_augmentation("subs:ratio=0.5+subs:ratio=0.5/none", cases.SYMBOLS).bound(10) == 23
-
-
-def test_a_chain_can_be_built_before_its_table_is_loaded():
-    bare = replace(cases.SYMBOLS, synonyms=None)
+    bare = replace(cases.SYMBOLS, synonyms=None)  # before the table is loaded
     chain = build_augmentation("del-word/subs", bare)
     assert chain.needs_synonyms and chain.bound(10) == 13
     assert not build_augmentation("del-word+reorder", bare).needs_synonyms
-
-
-def test_a_text_without_tokens_may_be_last() -> None:
-    chain = build_augmentation("del-word:ratio=1.0", cases.SYMBOLS)
-    texts = Ragged.of([cases.array([0, 4, 5, 2]), cases.array([0, 2])])
-    made = chain(texts, Draws.of(1, 1, np.arange(2), 1))
-    assert [made.views[row].tolist() for row in range(2)] == [[0, cases.DELETE, 2], [0, 2]]
 
 
 def test_a_mask_of_the_vocabulary_is_a_word_of_its_own() -> None:

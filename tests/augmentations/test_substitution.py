@@ -81,9 +81,7 @@ def test_the_ratio_is_of_all_words_kept_on_average_however_short_the_text(length
     tokens = ([4, 12] * length)[:length]  # 12 has no synonym
     changed = [int((substitute(tokens, seed, 0.3)[0] == 5).sum()) for seed in range(4000)]
     assert abs(np.mean(changed) - 0.3 * length) < 4 * 0.5 / len(changed) ** 0.5
-
-
-def test_fewer_words_with_synonyms_than_the_ratio_asks_for_are_all_replaced():
+    # where fewer words have synonyms than the ratio asks for, all are replaced
     assert substitute([12, 12, 4, 12, 12, 4], 1, 0.9)[0].tolist() == [12, 12, 5, 12, 12, 5]
 
 
@@ -106,15 +104,11 @@ def test_replacements_that_exceed_the_bound_are_skipped_at_random_and_others_are
     results = {tuple(substitute(tokens, seed, 0.75, symbols)[0]) for seed in range(200)}
     grown = (5, 14, 14, 14)
     assert results == {(*grown, 4, 7, 12), (4, *grown, 7, 12)}
-
-
-def test_words_that_shrink_make_room_for_words_that_grow():
-    symbols = replace(cases.SYMBOLS, synonyms=GROWING)
+    # words that shrink make room for words that grow
     tokens = [4, 8, 15, 8, 15, 12, 12, 12]  # ratio 1/8: one token more, or three with two shrinking words
     everything = {tuple(substitute(tokens, seed, 0.125, symbols)[0]) for seed in range(100)}
     assert max(map(len, everything)) <= 9
-    tokens = [4, 8, 15]
-    assert substitute(tokens, 1, 1.0, symbols)[0].tolist() == [5, 14, 14, 14, 9]
+    assert substitute([4, 8, 15], 1, 1.0, symbols)[0].tolist() == [5, 14, 14, 14, 9]
 
 
 def test_counting_tells_deleted_words_from_substituted_ones():

@@ -137,11 +137,7 @@ def test_no_text_is_left_out_of_an_epoch(data_bin: Path) -> None:
         assert max(map(len, batches)) <= 8
     stock = FairseqDataset.batch_by_size(dataset, indices[:21], max_sentences=8, required_batch_size_multiple=8)
     assert sum(map(len, stock)) == 16
-
-
-def test_batches_have_similar_lengths(data_bin: Path) -> None:
-    _, dataset = build(data_bin)
-    sizes = dataset.sizes
+    sizes = dataset.sizes  # texts of similar lengths are together
     for dataset.sizes in (sizes, sizes * 1_000, sizes * 5_000, sizes + 2**16):
         assert dataset.ordered_indices().tolist() == np.lexsort([dataset.order, dataset.sizes]).tolist()
 
@@ -177,9 +173,7 @@ def test_a_batch_size_that_is_not_a_multiple_of_8_is_not_rounded(data_bin: Path)
     for flags, size in ((), 20), (("--contrastive-weight", "0"), 16):
         assert len(steps(data_bin, 1, 20, *flags)[0]) == size
     assert steps(data_bin, 2, 24) == steps(data_bin, 1, 24)
-
-
-def test_grouped_shuffling_leaves_nothing_out(data_bin: Path) -> None:
+    # and grouped shuffling leaves nothing out
     read = steps(data_bin, 4, 32, "--contrastive-weight", "0", grouped_shuffling=True)
     assert sorted(sum(read, [])) == sorted(2 * list(range(len(build(data_bin)[1]))))
 
@@ -201,7 +195,7 @@ def test_every_epoch_has_other_negatives(flags: tuple[str, ...], data_bin: Path)
     assert batches(trainer.task.dataset("valid"), 1) == batches(trainer.task.dataset("valid"), 2)
 
 
-def test_max_tokens_counts_every_part(data_bin: Path) -> None:
+def test_max_tokens_counts_every_part_and_an_item_over_it_is_named(data_bin: Path, caplog) -> None:
     _, dataset = build(data_bin)
     with pytest.raises(UserError, match="no text is left to train on"):
         dataset.batch_by_size(dataset.ordered_indices()[:0], max_sentences=8, required_batch_size_multiple=8)
@@ -210,9 +204,6 @@ def test_max_tokens_counts_every_part(data_bin: Path) -> None:
         batch = dataset.collater([dataset[i] for i in indices])
         assert batch["net_input"]["src_tokens"].numel() + batch["views"]["tokens"].numel() <= 200
     assert len(batches) > 3
-
-
-def test_an_item_over_max_tokens_is_named(data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
     trainer, dataset = build(data_bin, "--max-tokens", "30", "--batch-size", "100")
     refuses(caplog, f"--max-tokens {dataset.totals.max()}", 1, of=trainer.get_train_iterator)
     trainer.task.load_dataset("valid")

@@ -25,7 +25,7 @@ def lines_of(*paths: Path, **options: object) -> list[str]:
     return [row[0] if row else "" for row in rows]
 
 
-def test_a_title_is_the_first_line(tmp_path: Path) -> None:
+def test_a_record_is_a_document_and_its_title_the_first_line(tmp_path: Path) -> None:
     records = [
         {"title": "One.\0Of two\nparts.", "text": "He left. It rained.\n\nThen."},
         {"title": None, "text": "Go on. She did."},
@@ -38,6 +38,9 @@ def test_a_title_is_the_first_line(tmp_path: Path) -> None:
     assert split == expected.split("|")
     assert lines_of(path, title_field="title")[:3] == ["One. Of two parts.", "He left. It rained.", "Then."]
     assert lines_of(path)[:2] == ["He left. It rained.", "Then."]
+    # blank lines stay inside the document
+    path = write(tmp_path / "a.jsonl", b'{"body": "a\\n\\nb\\u0000c\\r\\nd"}\n\n{"body": ""}\n{"body": "e"}\n')
+    assert lines_of(path, text_field="body") == ["a", "b c", "d", "", "e"]
 
 
 def rows_of(units: Iterable[str | None]) -> Iterator[tuple[str] | None]:
@@ -87,11 +90,6 @@ def test_document_start_file_makes_each_file_a_document(tmp_path: Path) -> None:
     assert split == [*expected[:-1], "He left.", "It rained."]
     assert lines_of(*files[:2]) == ["a file", "", "b", "", "c", "", "d file"]
     assert lines_of(*files[:2], document_start="file$") == ["a file", "b", "", "c", "", "d file"]
-
-
-def test_jsonl_blank_lines_stay_inside_the_document(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.jsonl", b'{"body": "a\\n\\nb\\u0000c\\r\\nd"}\n\n{"body": ""}\n{"body": "e"}\n')
-    assert lines_of(path, text_field="body") == ["a", "b c", "d", "", "e"]
 
 
 @pytest.mark.parametrize(

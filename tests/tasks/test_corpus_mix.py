@@ -37,14 +37,11 @@ def test_what_cannot_be_read_is_one_line(mix: str, data: str, said: str) -> None
 
 
 WORDS = [f"word{number} {number}" for number in range(9)]
+FILES = {"sentencepiece": ["sentencepiece.bpe.model"], "gpt2": ["encoder.json", "vocab.bpe"], "hf": ["tokenizer.json"]}
 
 
 def write_folder(folder: Path, kind: str | None, words: list[str] = WORDS, model: str = "model") -> Path:
-    files = {
-        "sentencepiece": ["sentencepiece.bpe.model"],
-        "gpt2": ["encoder.json", "vocab.bpe"],
-        "hf": ["tokenizer.json", "special_tokens.json"],
-    }.get(kind or "", [])
+    files = FILES.get(kind or "", [])
     folder.mkdir()
     (folder / "dict.txt").write_text("\n".join(words) + "\n")
     for name in files:
@@ -81,19 +78,12 @@ def test_folders_of_another_vocabulary(kind: str | None, tmp_path: Path) -> None
         assert str(error.value) == told
 
 
-def test_folders_of_another_tokenizer(tmp_path: Path) -> None:
+def test_folders_of_another_tokenizer_or_that_cannot_be_mixed(tmp_path: Path) -> None:
     own = write_folder(tmp_path / "own", "sentencepiece")
     checked(own, write_folder(tmp_path / "unknown", None))
-    for kind, model, said in (
-        ("hf", "model", "hf, not sentencepiece"),
-        ("sentencepiece", "x", "sentencepiece.bpe.model"),
-    ):
+    for kind, said in (("hf", "hf, not sentencepiece"), ("sentencepiece", "sentencepiece.bpe.model")):
         with pytest.raises(UserError, match=rf"its tokenizer \({said}\) differs from the one in {own}; prepare"):
-            checked(own, write_folder(tmp_path / kind, kind, model=model))
-
-
-def test_folders_that_cannot_be_mixed(tmp_path: Path) -> None:
-    own = write_folder(tmp_path / "own", "sentencepiece")
+            checked(own, write_folder(tmp_path / kind, kind, model="x"))
     with pytest.raises(UserError, match=f"--mix {tmp_path / 'gone'}: there is no folder"):
         checked(own, tmp_path / "gone")
     sharded = write_folder(tmp_path / "sharded", "sentencepiece")

@@ -162,9 +162,7 @@ def test_metrics_that_some_runs_log() -> None:
     flags = ("--eval-sts", "a.tsv", "--eval-retrieval", "b.tsv", "--maximize-best-checkpoint-metric")
     for metric in ("sts_spearman", "retrieval_mrr"):
         check_metric(configuration("data", "--best-checkpoint-metric", metric, *flags))
-
-
-def test_the_metric_of_a_criterion_of_ones_own_has_either_direction() -> None:
+    # that of a criterion of one's own has either direction
     cfg = configuration("data", "--best-checkpoint-metric", "recall", "--maximize-best-checkpoint-metric")
     cfg.criterion._name = "mine"
     check_metric(cfg)

@@ -73,16 +73,13 @@ def test_identity_is_the_documents_content():
     assert identities[0] == identities[2] != identities[1]
 
 
-def test_no_blank_line_is_said(caplog):
+def test_mistakes(caplog):
     in_memory([3, 2, 4])
     assert "--document-boundary line" in caplog.text
     caplog.clear()
     in_memory([3, 2, 4], boundary="line")
     in_memory([3])
     assert "--document-boundary" not in caplog.text
-
-
-def test_mistakes():
     with pytest.raises(UserError, match="do not end in </s>"):
         Documents([Lines([[5, 6], [7]])], BOS, EOS)
     with pytest.raises(UserError, match="--dataset-impl mmap"):

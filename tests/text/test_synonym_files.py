@@ -56,9 +56,6 @@ def test_another_vocabulary_is_rejected_with_both_hashes_and_the_command(folder)
     said = rejected(folder, f"another vocabulary .{made_for[:12]}. than .*{now[:12]}")
     assert f"fairseq-clear synonyms --data-bin {folder} --source FILE.json --output {folder}/synonyms.npz" in said
     assert said.endswith("--overwrite`")
-
-
-def test_a_missing_file_is_rejected_with_the_command(folder):
     (folder / "synonyms.npz").unlink()
     assert "--overwrite" not in rejected(folder, "no synonym table here; make it with `fairseq-clear synonyms")
 

@@ -123,29 +123,22 @@ def test_missing_folder_and_wrong_files(tmp_path: Path) -> None:
             kind(*files)  # type: ignore[operator]
 
 
-@pytest.fixture
-def root(tmp_path):
+def test_one_several_and_shards(tmp_path: Path) -> None:
     for name in ("a", "b", "both/shard0", "both/shard1", "empty"):
         (tmp_path / name).mkdir(parents=True)
         if name != "empty":
             (tmp_path / name / "dict.txt").write_text("word 1\n")
-    (tmp_path / "both" / "clear.json").write_text(json.dumps({"format": 1, "shards": ["shard0", "shard1"]}))
-    return tmp_path
-
-
-def test_one_several_and_shards(root):
-    shards = [root / "both" / "shard0", root / "both" / "shard1"]
-    assert data_folders(root / "a") == data_folders(str(root / "a")) == [root / "a"]
-    assert data_folders(f"{root}/b{os.pathsep}{root}/a") == [root / "b", root / "a"]
-    assert data_folders(root / "both") == shards
-    assert data_folders(f"{root}/both{os.pathsep}{root}/a") == [*shards, root / "a"]
-
-
-@pytest.mark.parametrize(("name", "message"), [("absent", "there is no folder"), ("empty", "has no dict.txt")])
-def test_folders_that_are_none(root, name, message):
-    for data in (root / name, f"{root}/a{os.pathsep}{root}/{name}"):
-        with pytest.raises(UserError, match=f"--data-bin .*{message}.*fairseq-clear prepare"):
-            data_folders(data)
+    a, b, both = (tmp_path / name for name in ("a", "b", "both"))
+    (both / "clear.json").write_text(json.dumps({"format": 1, "shards": ["shard0", "shard1"]}))
+    shards = [both / "shard0", both / "shard1"]
+    assert data_folders(a) == data_folders(str(a)) == [a]
+    assert data_folders(f"{b}{os.pathsep}{a}") == [b, a]
+    assert data_folders(both) == shards
+    assert data_folders(f"{both}{os.pathsep}{a}") == [*shards, a]
+    for name, said in (("absent", "there is no folder"), ("empty", "has no dict.txt")):
+        for data in (tmp_path / name, f"{a}{os.pathsep}{tmp_path}/{name}"):
+            with pytest.raises(UserError, match=f"--data-bin .*{said}.*fairseq-clear prepare"):
+                data_folders(data)
 
 
 # Hugging Face: symbols, words, text; the traps of real folders
@@ -162,18 +155,9 @@ def hf(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory)
     return HfTokenizer.from_folder(folder)
 
 
-def symbols_of(hf: HfTokenizer) -> list[str]:
-    return ["<s>", "<pad>", "</s>", "<unk>", *hf.symbols(), "<mask>", "<del>"]
-
-
-def test_long_texts_are_neither_cut_nor_padded(hf: HfTokenizer) -> None:
+def test_text_comes_back_and_long_ones_are_neither_cut_nor_padded(hf: HfTokenizer) -> None:
     # the files in these folders cut at 12 tokens and pad to as many, as those of sentence-transformers do
-    assert len(hf.encode(LINE * 20)) > 12
-    assert hf.encode("") == []
-    assert "<pad>" not in hf.encode("ba")
-
-
-def test_text_comes_back(hf: HfTokenizer) -> None:
+    assert len(hf.encode(LINE * 20)) > 12 and hf.encode("") == [] and "<pad>" not in hf.encode("ba")
     assert hf.decode(hf.encode(LINE)).strip() == LINE
     masked = ["<s>", *hf.encode("bada"), "<mask>", *hf.encode("linu"), "<del>", "</s>", "<pad>"]
     assert hf.decode(masked).split() == ["bada", "<mask>", "linu", "<del>"]
@@ -181,8 +165,8 @@ def test_text_comes_back(hf: HfTokenizer) -> None:
 
 
 def test_words_begin_where_spaces_are(hf: HfTokenizer) -> None:
-    symbols = symbols_of(hf)
-    is_start = dict(zip(symbols, find_word_starts(symbols[:-2], hf), strict=False))
+    symbols = ["<s>", "<pad>", "</s>", "<unk>", *hf.symbols()]
+    is_start = dict(zip(symbols, find_word_starts(symbols, hf), strict=True))
     words: list[list[str]] = []
     for symbol in hf.encode(LINE):
         if is_start[symbol] or not words:

@@ -70,14 +70,12 @@ def test_substitution_substitutes_and_no_more(content, seed):
     assert len(replaced) == augmented.substituted
 
 
-def test_punctuation_after_a_substitute_stayed():
+def test_pieces_that_stayed_and_pieces_that_came_twice():
     """``cat.`` and ``dog.``: the last piece of the word is not substituted, though its first one is."""
     text = cases.array([cases.BOS, 11, 14, 8, cases.EOS])
     marked = mark(text, cases.array([0, 12, 14, 8, 2]), cases.array([0, 1, 2, 3, 4]))
     assert marked.substituted.tolist() == [False, True, False, False, False] and not marked.deleted.any()
-
-
-def test_a_word_replaced_by_itself_twice():
+    # a word that is replaced by itself twice
     doubled = mark(*map(cases.array, ([cases.BOS, 4, 5, 2], [cases.BOS, 4, 4, 5, 2], [0, 1, 1, 2, 3])))
     assert doubled.substituted.tolist() == [False, True, True, False, False]
 

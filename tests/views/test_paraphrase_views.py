@@ -37,17 +37,12 @@ def sentences(prefix: str | None = None) -> SentenceDataset:
     return SentenceDataset(TEXT, BOS, EOS, max_tokens=6, name="text", prefix=prefix)
 
 
-def test_lines_stay_aligned_over_blank_ones() -> None:
-    aligned = AlignedSentences(sentences(), OTHER, "other")
-    # line 1 of the text is blank: its partner is never read
-    rows = [aligned.rows(np.array([n]))[0].tolist() for n in range(3)]
-    assert rows == [[BOS, 20, EOS], [BOS, 12, 13, 14, EOS], [BOS, 23, 24, 25, 26, EOS]]
-    assert aligned.sizes.tolist() == [3, 5, 6] and aligned.is_blank.tolist() == [False, True, False]
-
-
-def test_a_blank_paraphrase_falls_back_and_is_counted() -> None:
+def test_lines_stay_aligned_over_blank_ones_and_a_blank_paraphrase_falls_back() -> None:
+    """Line 1 of the text is blank: its partner is never read."""
     texts = sentences()
-    source = Paraphrases(texts, lambda name: AlignedSentences(texts, OTHER, name), ["original", "de"])
+    aligned = AlignedSentences(texts, OTHER, "other")
+    assert aligned.sizes.tolist() == [3, 5, 6] and aligned.is_blank.tolist() == [False, True, False]
+    source = Paraphrases(texts, lambda name: aligned, ["original", "de"])
     pairs = [pairs_of(source, n)[0] for n in range(3)]
     assert [pair.anchor.tolist() for pair in pairs] == [[BOS, 10, 11, EOS], [BOS, 12, 13, 14, EOS], [BOS, 15, EOS]]
     assert [pair.positives[0].tolist() for pair in pairs] == [
@@ -123,7 +118,7 @@ def test_several_hard_negatives_are_in_the_order_of_their_names() -> None:
     assert blank.negatives[1].tolist() == texts[1].tolist() and blank.fell_back == 2
 
 
-def test_mistakes(tmp_path: Path) -> None:
+def test_folders_and_mistakes(tmp_path: Path) -> None:
     (tmp_path / "paraphrase" / "de").mkdir(parents=True)
     texts = sentences(str(tmp_path / "train"))
 
@@ -141,11 +136,7 @@ def test_mistakes(tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError, match=said):
             make()
-
-
-def test_a_folder_elsewhere(tmp_path: Path) -> None:
-    asked: list[str] = []
-    texts = sentences(str(tmp_path / "here" / "train"))
+    asked: list[str] = []  # a folder elsewhere
     aligned_sentences(texts, str(tmp_path), lambda path: asked.append(path) or OTHER, flag="--hard-negatives")
     assert asked == [str(tmp_path / "train")]
 

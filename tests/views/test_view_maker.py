@@ -80,16 +80,13 @@ def test_a_source_of_one_item_makes_the_pairs_of_a_batch():
     alone = OneItem().pairs(items[1:], Draws.of(1, 1, items[1:], 0))
     assert [row.tolist() for row in rows[6:]] == [alone.texts[row].tolist() for row in range(6)]
 
+    source = OneItem()  # which must make as many texts as it says
+    for source.positives, source.anchors in ((2, 2), (1, 1), (1, 3)):
+        with pytest.raises(ValueError, match=r"OneItem made pairs of \[3, 3\] texts of item 4; .* it makes \["):
+            source.pairs(items, Draws.of(1, 1, items, 0))
+
 
 def test_the_longest_views_have_their_prompts() -> None:
     chain, prompts = build_augmentation("none", SYMBOLS), (array([5, 6, 7]), array([8]))
     longest = ViewMaker(ShiftedPairs(), chain, 7, 99, prompts=prompts).longest()
     assert (longest - ShiftedPairs.text_lengths).tolist() == [[3, 1, 1] * 3] * 5
-
-
-@pytest.mark.parametrize(("positives", "anchors"), [(2, 2), (1, 1), (1, 3)])
-def test_an_item_has_as_many_texts_as_its_source_says(positives, anchors):
-    source, items = OneItem(), np.array([4, 7])
-    source.positives, source.anchors = positives, anchors
-    with pytest.raises(ValueError, match=r"OneItem made pairs of \[3, 3\] texts of item 4; .* it makes \["):
-        source.pairs(items, Draws.of(1, 1, items, 0))

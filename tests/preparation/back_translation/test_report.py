@@ -34,8 +34,6 @@ def test_counts() -> None:
     assert report["unchanged"] == 1 and report["unchanged_share"] == 0.25
     assert report["length_ratio"] == pytest.approx(13 / 14, abs=1e-6)
     assert "1 unchanged (25.00%)" in report_text(report)
-
-
-def test_chinese_is_split_into_characters() -> None:
+    # Chinese is split into characters
     assert compare(["我喜欢大房子"], ["我喜欢小房子"], "zh")["bleu 0"] == 6  # words of the result
     assert compare(["我喜欢大房子"], ["我喜欢小房子"], "en")["bleu 0"] == 1
