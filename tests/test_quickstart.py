@@ -75,12 +75,8 @@ def updates(checkpoint: Path) -> int:
     return int(torch.load(checkpoint, weights_only=False)["optimizer_history"][-1]["num_updates"])
 
 
-def test_the_guide_has_the_same_run() -> None:
-    assert bash_blocks(GUIDE, "A first training run") == [BY_FLAGS]
-
-
 def test_by_flags(by_flags: str, folder: Path) -> None:
-    assert len(BY_FLAGS) == 5
+    assert len(BY_FLAGS) == 5 and bash_blocks(GUIDE, "A first training run") == [BY_FLAGS]
     assert updates(folder / "checkpoints/first/checkpoint_last.pt") == 60
     accuracy, loss = (
         [float(value) for value in re.findall(rf"train_inner .*?\b{name}=([\d.]+)", by_flags)]

@@ -57,24 +57,17 @@ def test_translations_equal_the_hub(archives: Path) -> None:
     assert [one.text for one in model.translate(texts)] == expected
 
 
-def test_special_words_of_the_text_are_not_special(archives: Path, tmp_path: Path) -> None:
+def test_without_codes_words_are_whole_or_those_of_a_sentencepiece_model(archives: Path, tmp_path: Path) -> None:
     shutil.copytree(archives / "en-de", tmp_path / "words", ignore=shutil.ignore_patterns("bpecodes"))
     model = load(tmp_path / "words")
     dictionary = model.task.source_dictionary
     ids = model.encode("</s> <pad> the <s> quux")
     assert ids == [dictionary.unk()] * 2 + [dictionary.index("the")] + [dictionary.unk()] * 2 + [dictionary.eos()]
     assert model.translate(["</s> <pad> the <s> quux"])[0].unknown == 4
-
-
-def test_sentencepiece_model_next_to_the_checkpoint(archives: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "en-de"
-    shutil.copytree(archives / "en-de", folder)
-    (folder / "bpecodes").unlink()
-    sentencepiece_model(folder / "sentencepiece.bpe.model")
-    model = load(folder)
+    assert model.split("the cat sat.") == ["the", "cat", "sat."]
+    sentencepiece_model(tmp_path / "words" / "sentencepiece.bpe.model")
+    model = load(tmp_path / "words")
     assert model.split("the cat sat.")[0] == "▁the" and model.join(model.split("the cat sat.")) == "the cat sat."
-    (folder / "sentencepiece.bpe.model").unlink()
-    assert load(folder).split("the cat sat.") == ["the", "cat", "sat."]
 
 
 def test_files_that_determine_the_translations(archives: Path, tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ def test_other_settings_do_not_resume(settings: RoundTrip, change: dict[str, Any
     assert outputs(settings) == [settings.input.read_text().upper()]
 
 
-def test_a_text_that_was_changed_or_removed_is_not_complete(settings: RoundTrip) -> None:
+def test_a_text_that_was_changed_or_removed_is_not_complete_and_records_are_no_text(settings: RoundTrip) -> None:
     translate_file(settings)
     before = outputs(settings)
     settings.output.write_text("mine")
@@ -192,9 +192,6 @@ def test_a_text_that_was_changed_or_removed_is_not_complete(settings: RoundTrip)
     settings.output.unlink()
     translate_file(settings)
     assert outputs(settings) == before
-
-
-def test_records_are_not_translated(settings: RoundTrip) -> None:
     records = settings.input.rename(settings.input.with_name("text.jsonl.gz"))
     with pytest.raises(UserError, match="is JSON; write its text with fairseq-clear prepare --text-only"):
         translate_file(replace(settings, input=records))
