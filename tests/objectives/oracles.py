@@ -54,20 +54,28 @@ def nt_xent_with_exclusions(
     return total
 
 
+def cert_equation_2(
+    q: np.ndarray, positives: np.ndarray, keys: np.ndarray, tau: float, excluded: np.ndarray
+) -> tuple[float, int]:
+    """One query at a time; one without other candidates than its positive is left out. Also the number of the others."""
+    total, counted = 0.0, 0
+    for i in range(len(q)):
+        others = [k for k in range(len(keys)) if not excluded[i][k]]
+        if not others:
+            continue
+        positive = math.exp(cosine(q[i], positives[i]) / tau)
+        z = positive + sum(math.exp(cosine(q[i], keys[k]) / tau) for k in others)
+        total, counted = total - math.log(positive / z), counted + 1
+    return total, counted
+
+
 def phi(u: np.ndarray, v: np.ndarray, tau: float) -> float:
     return math.exp(cosine(u, v) / tau)
 
 
 def self_guided_base(c: np.ndarray, h: np.ndarray, tau: float) -> float:
-    """Sum over m = 1 .. 2b of L_m^base, Self-Guided section 3.1, with X = {c_i} and {h_i} and mu(x) the other of the two."""
-    x = [*c, *h]
-    b = len(c)
-    total = 0.0
-    for m in range(2 * b):
-        mu = m + b if m < b else m - b
-        z = sum(phi(x[m], x[n], tau) for n in range(2 * b) if n != m)
-        total += -math.log(phi(x[m], x[mu], tau) / z)
-    return total
+    """Sum over m = 1 .. 2b of L_m^base, Self-Guided section 3.1: CLEAR's with the views {c_i} and {h_i}."""
+    return clear_equation_2(np.concatenate([c, h]), tau)
 
 
 def self_guided_opt1(c: np.ndarray, h: np.ndarray, tau: float) -> float:
@@ -80,6 +88,7 @@ def self_guided_opt1(c: np.ndarray, h: np.ndarray, tau: float) -> float:
 
 
 def self_guided_opt2(c: np.ndarray, h: np.ndarray, tau: float) -> float:
+    """Also SimCSE eq. 1, and eq. 4 if ``h`` are the same texts under another dropout mask."""
     b = len(c)
     return sum(-math.log(phi(c[i], h[i], tau) / sum(phi(c[i], h[j], tau) for j in range(b))) for i in range(b))
 
@@ -95,15 +104,6 @@ def self_guided_opt3(c: np.ndarray, h: np.ndarray, tau: float) -> float:
     return total
 
 
-def simcse_equation_1(h: np.ndarray, positives: np.ndarray, tau: float) -> float:
-    """Sum over i of l_i, SimCSE eq. 1 (eq. 4 if the positives are the same texts under another dropout mask)."""
-    total = 0.0
-    for i in range(len(h)):
-        denominator = sum(phi(h[i], positives[j], tau) for j in range(len(h)))
-        total += -math.log(phi(h[i], positives[i], tau) / denominator)
-    return total
-
-
 def simcse_equation_5(h: np.ndarray, positives: np.ndarray, negatives: np.ndarray, tau: float) -> float:
     """Sum over i of SimCSE eq. 5: the denominator has the positive and the hard negative of every j."""
     total = 0.0
@@ -111,3 +111,12 @@ def simcse_equation_5(h: np.ndarray, positives: np.ndarray, negatives: np.ndarra
         denominator = sum(phi(h[i], positives[j], tau) + phi(h[i], negatives[j], tau) for j in range(len(h)))
         total += -math.log(phi(h[i], positives[i], tau) / denominator)
     return total
+
+
+# Objective -> its equation over c (b, d) and h (b, layers, d); only opt3 has several layers.
+SELF_GUIDED: dict[str, Callable[[np.ndarray, np.ndarray, float], float]] = {
+    "sg": lambda c, h, tau: self_guided_base(c, h[:, 0], tau),
+    "opt1": lambda c, h, tau: self_guided_opt1(c, h[:, 0], tau),
+    "opt2": lambda c, h, tau: self_guided_opt2(c, h[:, 0], tau),
+    "opt3": self_guided_opt3,
+}

@@ -9,12 +9,11 @@ from torch import Tensor
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.objectives import info_nce, nt_xent
-from fairseq_clear.objectives import negatives as module
 from fairseq_clear.objectives.exclusion import Exclusion
 from fairseq_clear.objectives.false_negatives import Margin, exclude_nearer, parse_false_negatives
 from fairseq_clear.objectives.negatives import count_candidates
 from tests.objectives import oracles
-from tests.objectives.test_moco import equation_2
+from tests.objectives.test_negatives import in_blocks
 
 
 def drawn(rows: int, seed: int, width: int = 4) -> Tensor:
@@ -41,9 +40,7 @@ def test_nt_xent_leaves_them_out(texts: int, margin: float, block: int, seed: in
     masked = nearer(guide, guide, guide[positive], margin)
     rules = exclude_nearer(Exclusion(matrix=own), guide, guide, guide[positive], Margin(margin))
     leaf = z.clone().requires_grad_()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "BLOCK", block)
-        patch.setattr(module, "BLOCK_ROWS", 3)
+    with in_blocks(block, 3):
         loss, rows, statistics = nt_xent(leaf, leaf, positive, temperature=0.3, excluded=rules)
         (ours,) = torch.autograd.grad(loss, leaf)
         total = count_candidates(Exclusion(matrix=own).with_own(positive), len(z), len(z), z.device)
@@ -72,8 +69,9 @@ def test_the_keys_of_a_queue(margin: float, seed: int) -> None:
     absent = torch.arange(9) > 6
     rules = exclude_nearer(Exclusion(absent=absent), q, keys, positives, Margin(margin))
     loss, rows, _ = info_nce(q, positives, keys, temperature=0.3, excluded=rules)
-    excluded = torch.from_numpy(nearer(q, keys, positives, margin)) | absent
-    expected, counted = equation_2(q, positives, keys, 0.3, excluded)
+    excluded = nearer(q, keys, positives, margin) | absent.numpy()
+    inputs = (part.double().numpy() for part in (q, positives, keys))
+    expected, counted = oracles.cert_equation_2(*inputs, 0.3, excluded)
     assert loss.item() == pytest.approx(expected, rel=1e-4, abs=1e-5) and rows == counted
 
 

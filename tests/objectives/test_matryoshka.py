@@ -1,6 +1,6 @@
 """Matryoshka: the mean of an objective over truncated vectors, against the papers' equations in float64."""
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,10 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.objectives import OBJECTIVES
 from fairseq_clear.objectives.matryoshka import at_dimensions, parse_dimensions
 from tests.objectives import oracles
-from tests.objectives.test_moco import equation_2
 
 WIDTH = 12
 TAU = 0.3
+Case = tuple[tuple[Tensor, ...], dict[str, Any], float]
 
 
 def drawn(*shape: int, seed: int) -> Tensor:
@@ -27,39 +27,30 @@ def numbers(vectors: Tensor) -> np.ndarray:
     return vectors.detach().double().numpy()
 
 
-def nt_xent(d: int) -> tuple[tuple[Tensor, ...], dict[str, Any], float]:
+def nt_xent(d: int) -> Case:
     z, rows = drawn(10, WIDTH, seed=1), torch.arange(10)
     excluded = torch.eye(10, dtype=torch.bool)
     return (z, z, rows.roll(5)), {"excluded": excluded}, oracles.clear_equation_2(numbers(z)[:, :d], TAU)
 
 
-def info_nce(d: int) -> tuple[tuple[Tensor, ...], dict[str, Any], float]:
+def info_nce(d: int) -> Case:
     q, positives = drawn(4, WIDTH, seed=2), drawn(4, WIDTH, seed=3)
     keys = torch.nn.functional.normalize(drawn(9, WIDTH, seed=4), dim=-1)  # as a queue holds them
     excluded = torch.rand(4, 9, generator=torch.Generator().manual_seed(5)) < 0.3
-    expected, _ = equation_2(q[:, :d], positives[:, :d], keys[:, :d], TAU, excluded)
+    expected, _ = oracles.cert_equation_2(
+        *(numbers(rows)[:, :d] for rows in (q, positives, keys)), TAU, excluded.numpy()
+    )
     return (q, positives, keys), {"excluded": excluded}, expected
 
 
-def guided(
-    oracle: Callable[..., float], layers: int
-) -> Callable[[int], tuple[tuple[Tensor, ...], dict[str, Any], float]]:
-    def case(d: int) -> tuple[tuple[Tensor, ...], dict[str, Any], float]:
-        c, h = drawn(5, WIDTH, seed=6), drawn(5, layers, WIDTH, seed=7)
-        guides = numbers(h)[:, :, :d] if layers > 1 else numbers(h)[:, 0, :d]
-        return (c, h, c, h, torch.arange(5)), {}, oracle(numbers(c)[:, :d], guides, TAU)
-
-    return case
+def guided(name: str, d: int) -> Case:
+    c, h = drawn(5, WIDTH, seed=6), drawn(5, 3 if name == "opt3" else 1, WIDTH, seed=7)
+    expected = oracles.SELF_GUIDED[name](numbers(c)[:, :d], numbers(h)[:, :, :d], TAU)
+    return (c, h, c, h, torch.arange(5)), {}, expected
 
 
-CASES = {
-    "nt-xent": nt_xent,
-    "info-nce": info_nce,
-    "sg": guided(oracles.self_guided_base, 1),
-    "opt1": guided(oracles.self_guided_opt1, 1),
-    "opt2": guided(oracles.self_guided_opt2, 1),
-    "opt3": guided(oracles.self_guided_opt3, 3),
-}
+CASES = {"nt-xent": nt_xent, "info-nce": info_nce}
+CASES |= {name: partial(guided, name) for name in oracles.SELF_GUIDED}
 
 
 @pytest.mark.parametrize("dimensions", [(3,), (2, 5), (4, 8, WIDTH)])

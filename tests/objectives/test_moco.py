@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fairseq_clear.objectives import info_nce
-from tests.objectives.oracles import cosine
+from tests.objectives import oracles
 
 
 def vectors(queries: int, queue: int, seed: int, width: int = 5) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -19,26 +19,13 @@ def vectors(queries: int, queue: int, seed: int, width: int = 5) -> tuple[Tensor
     return q, positives, keys, torch.rand(queries, queue, generator=generator) < 0.3
 
 
-def equation_2(q: Tensor, positives: Tensor, keys: Tensor, tau: float, excluded: Tensor) -> tuple[float, int]:
-    """CERT eq. 2, one query at a time; one without other candidates than its positive is left out."""
-    total, counted = 0.0, 0
-    for i in range(len(q)):
-        row = q[i].double().numpy()
-        others = [k for k in range(len(keys)) if not excluded[i, k]]
-        if not others:
-            continue
-        positive = math.exp(cosine(row, positives[i].double().numpy()) / tau)
-        z = positive + sum(math.exp(cosine(row, keys[k].double().numpy()) / tau) for k in others)
-        total, counted = total - math.log(positive / z), counted + 1
-    return total, counted
-
-
 @settings(max_examples=60, deadline=None)
 @given(queries=st.integers(0, 5), queue=st.integers(1, 7), tau=st.sampled_from([0.07, 0.5]), seed=st.integers(0, 10**6))
 def test_equals_the_equation(queries: int, queue: int, tau: float, seed: int) -> None:
     q, positives, keys, excluded = vectors(queries, queue, seed)
     loss, rows, statistics = info_nce(q, positives, keys, temperature=tau, excluded=excluded)
-    expected, counted = equation_2(q, positives, keys, tau, excluded)
+    inputs = (part.double().numpy() for part in (q, positives, keys))
+    expected, counted = oracles.cert_equation_2(*inputs, tau, excluded.numpy())
     assert loss.item() == pytest.approx(expected, rel=2e-4, abs=1e-5)
     assert rows == counted
     assert statistics["negatives"] == (~excluded).sum()

@@ -1,6 +1,7 @@
 """The blocks against all pairs at once in float64, and the rules of exclusion against the matrix that they stand for."""
 
 import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from itertools import accumulate
 from typing import Any
@@ -26,6 +27,10 @@ def unit(rows: int, generator: torch.Generator, width: int = 5) -> Tensor:
     return F.normalize(torch.randn(rows, width, generator=generator), dim=-1)
 
 
+def in_blocks(block: int, rows: int) -> AbstractContextManager[Any]:
+    return mock.patch.multiple(module, BLOCK=block, BLOCK_ROWS=rows)
+
+
 def dense(q: Tensor, k: Tensor, tau: float, excluded: Tensor) -> tuple[Tensor, ...]:
     cosine = q @ k.T
     pairs = cosine[~excluded]
@@ -41,9 +46,7 @@ def test_blocks_are_all_pairs_at_once(sizes, block, rows, tau, seed):
     q, k = unit(sizes[0], generator).requires_grad_(), unit(sizes[1], generator).requires_grad_()
     excluded = torch.rand(sizes, generator=generator) < 0.4
     upstream = torch.rand(sizes[0], generator=generator)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "BLOCK", block)
-        patch.setattr(module, "BLOCK_ROWS", rows)
+    with in_blocks(block, rows):
         found = contrast_with_negatives(q, k, tau, Exclusion(matrix=excluded))
         ours = torch.autograd.grad((torch.where(found.number > 0, found.log_sum, 0.0) * upstream).sum(), (q, k))
     q64, k64 = q.detach().double().requires_grad_(), k.detach().double().requires_grad_()
@@ -63,28 +66,25 @@ def test_keys_may_change_before_the_backward_pass_and_then_have_no_gradient():
     k.zero_()
     (after,) = torch.autograd.grad(log_sum, q)
     assert torch.equal(kept, after) and kept.abs().max() > 0.1
-
-
-def test_evaluation_leaves_no_graph():
-    generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
-        found = contrast_with_negatives(unit(3, generator), unit(4, generator), 0.1, Exclusion())
-    assert not found.log_sum.requires_grad
+        assert not contrast_with_negatives(q, k, 0.1, Exclusion()).log_sum.requires_grad
 
 
-def peak(pairs_of_rows: int) -> float:
-    """MiB that NT-Xent's forward and backward hold at most."""
-    z = torch.randn(pairs_of_rows, 8, requires_grad=True)
-    own = torch.arange(pairs_of_rows)
-    rules = Exclusion(own.unsqueeze(1), (own, own))
+def peak(work: Callable[[], object]) -> float:
+    """MiB that it holds at most."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        nt_xent(z, z, own.roll(pairs_of_rows // 2), temperature=0.1, excluded=rules)[0].backward()
+        work()
     events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
     return max(accumulate(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns()))) / 2**20
 
 
 def test_memory_is_that_of_a_block():
-    small, large = peak(2048), peak(4096)  # 16 and 64 MiB would be one matrix of all pairs
+    def held(rows: int) -> float:
+        z, own = torch.randn(rows, 8, requires_grad=True), torch.arange(rows)
+        rules = {"temperature": 0.1, "excluded": Exclusion(own.unsqueeze(1), (own, own))}
+        return peak(lambda: nt_xent(z, z, own.roll(rows // 2), **rules)[0].backward())
+
+    small, large = held(2048), held(4096)  # 16 and 64 MiB would be one matrix of all pairs
     assert large < 1.3 * small < 40
 
 
@@ -122,10 +122,6 @@ def test_rules_are_the_matrix_they_stand_for(seed, sizes, rules, change, cut):
         exclusion, expected = exclusion.spread(3), expected.repeat_interleave(3, dim=1)
     rows, columns = (slice(min(part, size), size) for part, size in zip(cut, expected.shape, strict=True))
     assert torch.equal(exclusion.block(rows, columns, torch.device("cpu")), expected[rows, columns])
-
-
-def in_blocks(block: int, rows: int) -> AbstractContextManager[Any]:
-    return mock.patch.multiple(module, BLOCK=block, BLOCK_ROWS=rows)
 
 
 @pytest.mark.parametrize("blocks", [(2**20, 512), (60, 7)], ids=["one block", "several"])
@@ -180,7 +176,6 @@ def test_several_blocks_are_as_exact_as_one_at_small_temperatures(temperature: f
     gradients = []
     for blocks in ((2**20, 512), (12, 3)):
         with in_blocks(*blocks):
-            gradients.append(
-                torch.autograd.grad(contrast_with_negatives(q, k, temperature, Exclusion())[0].sum(), k)[0]
-            )
+            log_sum = contrast_with_negatives(q, k, temperature, Exclusion()).log_sum
+            gradients.append(torch.autograd.grad(log_sum.sum(), k)[0])
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4 / temperature)

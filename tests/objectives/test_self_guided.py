@@ -11,12 +11,6 @@ from torch import Tensor
 from fairseq_clear.objectives import OBJECTIVES
 from tests.objectives import oracles
 
-ORACLES = {
-    "sg": oracles.self_guided_base,
-    "opt1": oracles.self_guided_opt1,
-    "opt2": oracles.self_guided_opt2,
-}
-
 SELF_GUIDED = {name: entry for name, entry in OBJECTIVES.items() if entry.candidates == "layers" and name != "sg-opt"}
 
 
@@ -41,10 +35,7 @@ def call(name: str, c: Tensor, h: Tensor, tau: float, **options: Any) -> tuple[T
 def test_equals_the_equation(name: str, sentences: int, layers: int, tau: float, seed: int) -> None:
     c, h = vectors(sentences, layers if name == "opt3" else 1, seed)
     loss, rows, _ = call(name, c, h, tau)
-    if name == "opt3":
-        expected = oracles.self_guided_opt3(c.double().numpy(), h.double().numpy(), tau)
-    else:
-        expected = ORACLES[name](c.double().numpy(), h[:, 0].double().numpy(), tau)
+    expected = oracles.SELF_GUIDED[name](c.double().numpy(), h.double().numpy(), tau)
     assert loss.item() == pytest.approx(expected, rel=2e-4, abs=1e-4)
     assert rows == (2 * sentences if name == "sg" else sentences)
 
@@ -56,6 +47,9 @@ def test_the_equations_differ() -> None:
     assert values[0] > values[1] + 1e-3
     # with one layer opt3 is opt2
     assert call("opt3", c, h, 0.1)[0].item() == pytest.approx(values[2], rel=1e-5)
+    for name in ("sg", "opt1", "opt2"):
+        with pytest.raises(ValueError, match="one layer"):
+            call(name, *vectors(2, 3, 0), 0.1)
 
 
 @pytest.mark.parametrize("name", SELF_GUIDED)
@@ -64,11 +58,11 @@ def test_gradients_by_finite_differences(name: str) -> None:
     c.requires_grad_()
     h.requires_grad_()
     of_c, of_h = torch.autograd.grad(call(name, c, h, 0.5)[0], (c, h))
-    fixed = c.detach(), h.detach()
-    slopes = oracles.slopes(lambda c: call(name, torch.from_numpy(c), fixed[1], 0.5)[0].item(), fixed[0].numpy(), 1e-2)
-    assert of_c.numpy() == pytest.approx(slopes, abs=5e-3)
-    slopes = oracles.slopes(lambda h: call(name, fixed[0], torch.from_numpy(h), 0.5)[0].item(), fixed[1].numpy(), 1e-2)
-    assert of_h.numpy() == pytest.approx(slopes, abs=5e-3)
+    one, other = c.detach().double().numpy(), h.detach().double().numpy()
+    slopes = oracles.slopes(lambda values: oracles.SELF_GUIDED[name](values, other, 0.5), one)
+    assert of_c.numpy() == pytest.approx(slopes, abs=1e-4)
+    slopes = oracles.slopes(lambda values: oracles.SELF_GUIDED[name](one, values, 0.5), other)
+    assert of_h.numpy() == pytest.approx(slopes, abs=1e-4)
 
 
 @pytest.mark.parametrize("name", SELF_GUIDED)
@@ -81,10 +75,9 @@ def test_excluded_sentences_are_left_out(name: str) -> None:
     whole, _, counted = call(name, c, h, 0.2)
     assert loss < whole
     assert statistics["negatives"] < counted["negatives"]
-    first = SELF_GUIDED[name].function(c[:1], h[:1], c[:3], h[:3], torch.tensor([0]), temperature=0.2)[0]
-    masked = SELF_GUIDED[name].function(c[:1], h[:1], c, h, torch.tensor([0]), temperature=0.2, excluded=excluded[:1])[
-        0
-    ]
+    function, one, own = SELF_GUIDED[name].function, (c[:1], h[:1]), torch.tensor([0])
+    first, *_ = function(*one, c[:3], h[:3], own, temperature=0.2)
+    masked, *_ = function(*one, c, h, own, temperature=0.2, excluded=excluded[:1])
     assert masked.item() == pytest.approx(first.item(), rel=1e-5)
 
 
@@ -112,17 +105,8 @@ def test_statistics_of_opt3() -> None:
     _, rows, statistics = call("opt3", c, h, 0.1)
     numbers = {name: value.item() for name, value in statistics.items()}
     assert rows == 2
-    assert numbers["positive_cosine"] == pytest.approx(
-        1.0
-    )  # 1 and 0 for each, averaged over layers, summed over sentences
+    assert numbers["positive_cosine"] == pytest.approx(1.0)  # the mean over layers of 1 and 0, for two sentences
     assert numbers["negatives"] == 4
     assert numbers["negative_cosine"] == pytest.approx(2.0)
     assert numbers["correct"] == 0  # the hardest negative has cosine 1
     assert numbers["alignment"] == pytest.approx(2.0)
-
-
-def test_several_layers_where_one_is_due() -> None:
-    c, h = vectors(2, 3, 0)
-    for name in ("sg", "opt1", "opt2"):
-        with pytest.raises(ValueError, match="one layer"):
-            call(name, c, h, 0.1)
