@@ -35,12 +35,10 @@ def test_stays_in_float32_when_the_model_is_halved() -> None:
     holder = nn.ModuleDict({"queue": KeyQueue(4, 2), "layer": nn.Linear(2, 2)})
     holder["queue"].enqueue(torch.tensor([[0.3, 0.7]], dtype=torch.float16), torch.tensor([2**40 + 1]))
     before = {name: value.clone() for name, value in holder["queue"].state_dict().items()}
-    holder.half()
-    assert holder["layer"].weight.dtype == torch.float16
-    assert holder["queue"].keys.dtype == torch.float32
-    assert all(torch.equal(before[name], value) for name, value in holder["queue"].state_dict().items())
-    holder.bfloat16()
-    assert holder["queue"].keys.dtype == torch.float32
+    for dtype in (torch.float16, torch.bfloat16):
+        holder.to(dtype)
+        assert (holder["layer"].weight.dtype, holder["queue"].keys.dtype) == (dtype, torch.float32)
+        assert all(torch.equal(before[name], value) for name, value in holder["queue"].state_dict().items())
 
 
 @pytest.mark.parametrize("guide_width", [0, 3])

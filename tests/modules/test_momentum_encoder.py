@@ -68,16 +68,9 @@ def test_half_precision_encodes_with_the_rounded_masters() -> None:
     assert "_rounded" not in " ".join(keys.state_dict())
     keys.load_state_dict(make()[2].state_dict())
     assert torch.allclose(keys(TOKENS, 1, torch.bfloat16).float(), exact, atol=0.05)
-
-
-def test_starts_from_the_query_encoder() -> None:
-    encoder, head, keys = make()
-    with torch.no_grad():
-        for parameter in [*encoder.parameters(), *head.parameters()]:
-            parameter.add_(1)
-    keys.start_from(encoder, head)
-    own = [*keys.encoder.parameters(), *keys.head.parameters()]
-    assert all(torch.equal(p, q) for p, q in zip(own, [*encoder.parameters(), *head.parameters()], strict=True))
+    for training in (True, False, True):
+        keys.train(training)
+        assert torch.equal(keys(TOKENS, 1, torch.bfloat16), keys(TOKENS, 1, torch.bfloat16)) is not training
 
 
 # How far the weights are from the frozen copy of the encoder
@@ -87,9 +80,8 @@ def test_distance_is_the_sum_of_squares_with_its_gradient() -> None:
     p = [torch.randn(3, 2, requires_grad=True), torch.randn(4, requires_grad=True)]
     q = [torch.randn(3, 2), torch.randn(4)]
     distance = squared_distance(p, q)
-    assert distance.item() == pytest.approx(
-        sum(((a - b) ** 2).sum().item() for a, b in zip(p, q, strict=True)), rel=1e-5
-    )
+    expected = sum(((a - b) ** 2).sum().item() for a, b in zip(p, q, strict=True))
+    assert distance.item() == pytest.approx(expected, rel=1e-5)
     (3 * distance).backward()
     for a, b in zip(p, q, strict=True):
         assert torch.allclose(a.grad, 6 * (a - b), atol=1e-5)
@@ -108,27 +100,19 @@ def test_distance_leaves_frozen_weights_out_and_works_in_half_precision() -> Non
     assert half.grad.tolist() == [600.0, 600.0]
 
 
-def test_the_rounded_copy_has_the_mode_of_the_module() -> None:
-    keys = make()[2]
-    for training in (True, False, True):
-        keys.train(training)
-        assert torch.equal(keys(TOKENS, 1, torch.bfloat16), keys(TOKENS, 1, torch.bfloat16)) is not training
-
-
-def test_the_rounded_copy_follows_a_start() -> None:
+def test_starts_from_the_query_encoder_and_so_does_the_rounded_copy() -> None:
     encoder, head, keys = make()
     keys.eval()
     before = keys(TOKENS, 1, torch.bfloat16)
+    theirs = [*encoder.parameters(), *head.parameters()]
     with torch.no_grad():
-        encoder.block.weight.add_(5.0)
+        for parameter in theirs:
+            parameter.add_(1)
     keys.start_from(encoder, head)
+    own = [*keys.encoder.parameters(), *keys.head.parameters()]
+    assert all(torch.equal(p, q) for p, q in zip(own, theirs, strict=True))
     after = keys(TOKENS, 1, torch.bfloat16)
     assert not torch.allclose(after, before, atol=0.1)
     assert torch.allclose(after.float(), keys(TOKENS, 1, torch.float32), atol=0.2)
-
-
-def test_the_rounded_copy_moves_with_the_module() -> None:
-    keys = make()[2]
-    keys(TOKENS, 1, torch.bfloat16)
     keys.to("meta")
-    assert keys(TOKENS.to("meta"), 1, torch.bfloat16).device.type == "meta"
+    assert keys(TOKENS.to("meta"), 1, torch.bfloat16).device.type == "meta", "and it moves with the module"

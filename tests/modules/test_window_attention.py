@@ -1,25 +1,17 @@
 """Sliding-window attention is full attention under a mask that is written out here, at a linear price."""
 
 import copy
-import gc
 import pickle
-import weakref
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from fairseq_clear.modules import window_attention as module
-from fairseq_clear.modules import window_attention as window_attention_module
-from fairseq_clear.modules.window_attention import (
-    MaskCache,
-    is_covered,
-    window_attention,
-    window_mask,
-)
+from fairseq_clear.modules.window_attention import MaskCache, is_covered, window_attention, window_mask
+from tests.objectives.test_negatives import peak
 
 
 def seen(length: int, window: int) -> Tensor:
@@ -28,12 +20,14 @@ def seen(length: int, window: int) -> Tensor:
     return torch.tensor(rows)
 
 
+def oracle_weights(query: Tensor, key: Tensor, mask: Tensor) -> Tensor:
+    """Softmax of every score that the mask leaves, in float64 (B, H, T, T); query and key (B, T, H, d), mask (B, T, T)."""
+    scores = torch.einsum("bihd,bjhd->bhij", query.double(), key.double()) / query.shape[-1] ** 0.5
+    return scores.masked_fill(~mask[:, None], -torch.inf).softmax(-1)
+
+
 def oracle(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
-    """Softmax of every score that the mask leaves, in float64. (B, T, H, d), mask (B, T, T)."""
-    query, key, value = (part.double() for part in (query, key, value))
-    scores = torch.einsum("bihd,bjhd->bhij", query, key) / query.shape[-1] ** 0.5
-    scores = torch.where(mask[:, None], scores, torch.tensor(-torch.inf, dtype=torch.float64))
-    return torch.einsum("bhij,bjhd->bihd", scores.softmax(-1), value)
+    return torch.einsum("bhij,bjhd->bihd", oracle_weights(query, key, mask), value.double())
 
 
 def draw(batch: int, length: int, heads: int = 2, width: int = 8, seed: int = 1, **kwargs) -> list[Tensor]:
@@ -145,57 +139,18 @@ def test_dropout_drops_weights_and_keeps_their_mean(length: int) -> None:
     assert torch.equal(again, sums[:4])
 
 
-def oracle_weights(query: Tensor, key: Tensor, mask: Tensor) -> Tensor:
-    scores = torch.einsum("bihd,bjhd->bhij", query, key) / query.shape[-1] ** 0.5
-    return scores.masked_fill(~mask[:, None], -torch.inf).softmax(-1)
-
-
-class PeakBytes(TorchDispatchMode):
-    """The most bytes that tensors made within held at one time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = self.peak = 0
-        self.known: set[int] = set()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        for tensor in torch.utils._pytree.tree_leaves(result):
-            if isinstance(tensor, Tensor):
-                self._count(tensor.untyped_storage())
-        return result
-
-    def _count(self, storage: torch.UntypedStorage) -> None:
-        key, size = storage._cdata, storage.nbytes()
-        if key in self.known:
-            return
-        self.known.add(key)
-        self.now += size
-        self.peak = max(self.peak, self.now)
-        weakref.finalize(storage, self._free, key, size)
-
-    def _free(self, key: int, size: int) -> None:
-        self.known.discard(key)
-        self.now -= size
-
-
-def peak_bytes(length: int, window: int, dropout: float, padded: bool) -> int:
-    parts = draw(2, length, 2, 8)
-    padding = padding_of([length, length // 2], length) if padded else None
-    gc.collect()
-    with PeakBytes() as counter:
-        window_attention(*parts, window, padding, dropout=dropout).sum().backward()
-    return counter.peak
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("padded", [False, True])
 def test_memory_is_linear_in_the_length(padded: bool) -> None:
+    def peak_bytes(length: int, window: int, dropout: float) -> float:
+        parts, padding = draw(2, length), padding_of([length, length // 2], length) if padded else None
+        return peak(lambda: window_attention(*parts, window, padding, dropout=dropout).sum().backward())
+
     # the control: a window over everything is full attention, whose scores with dropout are held whole
-    whole = [peak_bytes(length, 2 * length, 0.1, padded) for length in (512, 1024)]
+    whole = [peak_bytes(length, 2 * length, 0.1) for length in (512, 1024)]
     assert whole[1] > 3.5 * whole[0]
     for dropout in (0.0, 0.1):
-        sizes = [peak_bytes(length, 32, dropout, padded) for length in (256, 512, 1024)]
+        sizes = [peak_bytes(length, 32, dropout) for length in (256, 512, 1024)]
         assert all(after < 2.1 * before for before, after in zip(sizes, sizes[1:], strict=False)), sizes
         assert whole[1] > 8 * sizes[2]
 
@@ -211,15 +166,17 @@ def test_layers_share_a_mask_and_batches_do_not() -> None:
     first = masks.get(build, query, 8, padding)
     assert masks.get(build, query, 8, padding) is first
     assert len(made) == 1
-    others = [(query, 8, padding.clone()), (query, 10, padding), (query, 8, None), (query[:, :90], 8, None)]
-    for arguments in [*others, (query.bfloat16(), 8, None)]:
-        assert masks.get(build, *arguments) is not first
-    assert len(made) == 6
+    own, plain = (query, 8, padding), (query, 8, None)
+    changes = [(own, (query, 8, padding.clone())), (own, (query, 10, padding)), (own, plain)]
+    for arguments in [*changes, (plain, (query[:, :90], 8, None)), (plain, (query.bfloat16(), 8, None))]:
+        before, after = (masks.get(build, *some) for some in arguments)
+        assert after is not before and after.dtype == arguments[1][0].dtype  # a GPU rejects one of another precision
+    assert len(made) == 9
     kept = masks.get(build, query, 8, padding)
     padding[1, 30:] = True
     assert not torch.equal(masks.get(build, query, 8, padding), kept)
     assert copy.deepcopy(masks)._made == pickle.loads(pickle.dumps(masks))._made == {}
-    del padding, others, arguments
+    del padding, own, changes, arguments
     assert masks._made == {}
 
 
@@ -231,18 +188,3 @@ def test_masks_of_inference_are_not_those_of_training() -> None:
             window_attention(*parts, 8, padding, masks=masks)
         window_attention(*parts, 8, padding, masks=masks).sum().backward()
         assert parts[0].grad is not None
-
-
-def test_a_batch_in_another_precision_gets_its_own_mask() -> None:
-    """On a GPU, attention rejects a mask of another precision than the query's."""
-    masks, (query, _, _) = MaskCache(), draw(2, 100)
-    for dtype in (torch.float32, torch.bfloat16):
-        mask = masks.get(window_attention_module._block_mask, query.to(dtype), 8, None)
-        assert mask is not None and mask.dtype == dtype
-
-
-def test_a_cache_serves_several_windows() -> None:
-    masks, parts = MaskCache(), [part.detach() for part in draw(2, 100)]
-    window_attention(*parts, 8, masks=masks)
-    expected = window_attention(*parts, 10)
-    assert torch.equal(window_attention(*parts, 10, masks=masks), expected)

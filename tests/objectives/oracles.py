@@ -7,9 +7,8 @@ import numpy as np
 
 
 def cosine(u: np.ndarray, v: np.ndarray) -> float:
-    return float(sum(a * b for a, b in zip(u, v, strict=True))) / math.sqrt(
-        sum(a * a for a in u) * sum(b * b for b in v)
-    )
+    product = sum(a * b for a, b in zip(u, v, strict=True))
+    return float(product) / math.sqrt(sum(a * a for a in u) * sum(b * b for b in v))
 
 
 def slopes(equation: Callable[[np.ndarray], float], values: np.ndarray, step: float = 1e-5) -> np.ndarray:

@@ -75,15 +75,6 @@ def test_the_keys_of_a_queue(margin: float, seed: int) -> None:
     assert loss.item() == pytest.approx(expected, rel=1e-4, abs=1e-5) and rows == counted
 
 
-def test_blocks_of_the_rule() -> None:
-    q, k, p = drawn(3, 1), drawn(5, 2), drawn(3, 3)
-    rules, matrix = exclude_nearer(Exclusion(), q, k, p, Margin(0.1)), torch.from_numpy(nearer(q, k, p, 0.1))
-    assert 0 < matrix.sum() < matrix.numel()
-    device = q.device
-    assert torch.equal(rules.block(slice(0, 3), slice(0, 5), device), matrix)
-    assert torch.equal(rules.block(slice(1, 3), slice(2, 5), device), matrix[1:3, 2:5])
-
-
 def test_the_spec() -> None:
     assert parse_false_negatives("none") is None and parse_false_negatives("") is None
     assert parse_false_negatives("guide") == (0, "absolute")

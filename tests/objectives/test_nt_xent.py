@@ -1,4 +1,4 @@
-"""NT-Xent against loops written from the paper, and what must hold of it whatever the numbers."""
+"""NT-Xent, and InfoNCE over a queue, against loops written from the papers, and what must hold whatever the numbers."""
 
 import math
 
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fairseq_clear.objectives import nt_xent
+from fairseq_clear.objectives import info_nce, nt_xent
 from tests.objectives import oracles
 
 
@@ -40,9 +40,8 @@ def test_any_exclusions(queries: int, keys: int, seed: int, tau: float) -> None:
     positive = torch.randint(keys, (queries,), generator=generator)
     excluded = torch.rand(queries, keys, generator=generator) < 0.5
     loss, counted, statistics = nt_xent(q, k, positive, temperature=tau, excluded=excluded)
-    expected = oracles.nt_xent_with_exclusions(
-        q.double().numpy(), k.double().numpy(), positive.tolist(), tau, excluded.numpy()
-    )
+    inputs = q.double().numpy(), k.double().numpy(), positive.tolist()
+    expected = oracles.nt_xent_with_exclusions(*inputs, tau, excluded.numpy())
     torch.testing.assert_close(loss.double(), torch.tensor(expected, dtype=torch.float64), rtol=1e-4, atol=1e-4)
     candidates = ~excluded
     candidates[torch.arange(queries), positive] = False
@@ -86,9 +85,8 @@ def test_scale_and_order_of_rows_do_not_matter() -> None:
     both = torch.cat([order, order + 4])
     permuted, _, again = nt_xent(z[both], z[both], positive, temperature=0.1, excluded=excluded)
     torch.testing.assert_close(loss, permuted)
-    assert {name: pytest.approx(value.item(), rel=1e-5) for name, value in statistics.items()} == {
-        name: value.item() for name, value in again.items()
-    }
+    for name, value in statistics.items():
+        assert again[name].item() == pytest.approx(value.item(), rel=1e-5)
     mixed, _, _ = nt_xent(z[torch.cat([order, order.flip(0) + 4])], z, positive, temperature=0.1, excluded=excluded)
     assert mixed.item() != pytest.approx(loss.item(), rel=1e-3)
 
@@ -107,9 +105,57 @@ def test_statistics_are_what_their_names_say() -> None:
     assert statistics["negative_cosine"].item() == pytest.approx(sum(cosine[n].item() for n in negatives), abs=1e-6)
     assert statistics["negatives"] == len(negatives)
     assert statistics["alignment"].item() == pytest.approx(sum(distance[p].item() for p in pairs), abs=1e-5)
-    assert statistics["uniformity"].item() == pytest.approx(
-        sum(math.exp(-2 * distance[n].item()) for n in negatives), abs=1e-5
-    )
+    potentials = [math.exp(-2 * distance[n].item()) for n in negatives]
+    assert statistics["uniformity"].item() == pytest.approx(sum(potentials), abs=1e-5)
     nearest = [cosine[p].item() > max(cosine[n].item() for n in negatives if n[0] == p[0]) for p in pairs]
     assert nearest == [True, False, False, True]
     assert statistics["correct"] == 2
+
+
+# InfoNCE
+
+
+def vectors(queries: int, queue: int, seed: int, width: int = 5) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    q, positives = torch.randn(queries, width, generator=generator), torch.randn(queries, width, generator=generator)
+    keys = torch.nn.functional.normalize(torch.randn(queue, width, generator=generator), dim=-1)
+    return q, positives, keys, torch.rand(queries, queue, generator=generator) < 0.3
+
+
+@settings(max_examples=60, deadline=None)
+@given(queries=st.integers(0, 5), queue=st.integers(1, 7), tau=st.sampled_from([0.07, 0.5]), seed=st.integers(0, 10**6))
+def test_info_nce_equals_its_equation(queries: int, queue: int, tau: float, seed: int) -> None:
+    q, positives, keys, excluded = vectors(queries, queue, seed)
+    loss, rows, statistics = info_nce(q, positives, keys, temperature=tau, excluded=excluded)
+    inputs = (part.double().numpy() for part in (q, positives, keys))
+    expected, counted = oracles.cert_equation_2(*inputs, tau, excluded.numpy())
+    assert loss.item() == pytest.approx(expected, rel=2e-4, abs=1e-5)
+    assert rows == counted
+    assert statistics["negatives"] == (~excluded).sum()
+    assert info_nce(q, positives, keys, temperature=tau)[1] == queries
+
+
+def test_the_gradient_is_that_of_the_equation_though_the_queue_has_changed() -> None:
+    q, positives, keys, excluded = vectors(4, 9, 1)
+    excluded[2] = True  # a query without negatives
+    q.requires_grad_()
+    kept = keys.clone()
+    loss, _, _ = info_nce(q, positives, keys, temperature=0.2, excluded=excluded)
+    keys.zero_()  # as enqueueing does before the backward pass
+    (ours,) = torch.autograd.grad(loss, q)
+    fixed = positives.double().numpy(), kept.double().numpy(), 0.2, excluded.numpy()
+    theirs = oracles.slopes(lambda q: oracles.cert_equation_2(q, *fixed)[0], q.detach().double().numpy())
+    assert ours.numpy() == pytest.approx(theirs, abs=1e-5, rel=1e-5)
+    assert ours[[0, 1, 3]].abs().max() > 0.1 and ours[2].abs().max() == 0
+
+
+def test_statistics_of_info_nce() -> None:
+    q = torch.eye(2)
+    loss, rows, statistics = info_nce(q, q, -torch.eye(2), temperature=0.1)
+    numbers = {name: value.item() for name, value in statistics.items()}
+    assert numbers["correct"] == numbers["positive_cosine"] == rows == 2
+    assert numbers["negatives"] == 4
+    assert numbers["negative_cosine"] == pytest.approx(-2)
+    assert numbers["alignment"] == pytest.approx(0, abs=1e-6)
+    assert numbers["uniformity"] == pytest.approx(2 * math.exp(-8) + 2 * math.exp(-4), rel=1e-4)
+    assert loss.item() == pytest.approx(2 * math.log(1 + math.exp(-10) + math.exp(-20)), rel=1e-3, abs=1e-6)

@@ -29,9 +29,8 @@ def train(model: nn.Module, optimizer: object, steps: int = 5) -> dict[str, torc
 
 def build(model: nn.Module, name: str = "clear_adamw", **settings: object) -> object:
     own = {"decay_vectors": False} if name == "clear_adamw" else {"tpu": False, "use_old_adam": False}
-    return optim.build_optimizer(
-        OmegaConf.create({"_name": name, **own, **SETTINGS, **settings}), list(model.parameters())
-    )
+    config = OmegaConf.create({"_name": name, **own, **SETTINGS, **settings})
+    return optim.build_optimizer(config, list(model.parameters()))
 
 
 def reference(exempt: bool) -> dict[str, torch.Tensor]:
@@ -40,9 +39,8 @@ def reference(exempt: bool) -> dict[str, torch.Tensor]:
     matrices = [model[0].weight, model[1].weight]
     vectors = [model[1].bias, model[2].weight, model[2].bias]
     groups = [{"params": matrices}, {"params": vectors, **decay}]
-    return train(
-        model, torch.optim.AdamW(groups, lr=0.01, betas=(0.9, 0.98), eps=1e-8, weight_decay=0.3, foreach=False)
-    )
+    settings = {"lr": 0.01, "betas": (0.9, 0.98), "eps": 1e-8, "weight_decay": 0.3}
+    return train(model, torch.optim.AdamW(groups, **settings, foreach=False))
 
 
 def greatest_difference(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
