@@ -14,29 +14,20 @@ pytestmark = pytest.mark.slow
 
 BENCH = ROOT / "scripts" / "bench"
 TINY = {  # name -> flags, and the number of rows
-    "clear_step": (["--texts", "2", "--words", "3", "6"], 1),
-    "criterions": (
-        ["--batch", "2", "--words", "3", "6", "--queue-size", "64", "--backend", "eager", "--documents", "1"]
-        + ["--width", "48"],
-        5,
-    ),
-    "encode": ([], 3),  # without sentence-transformers
-    "clear_hf": ([], 2),  # without sentence-transformers
-    "growth": (["--lines", "400", "--epoch-lines", "40", "--batch-size", "8"], 4),
-    "nt_xent": (["--sizes", "8x16"], 2),
-    "prepare": (["--lines", "300", "--vocab-size", "600", "--python-encoder", "1"], 1),
-    "retrieval": ([], 1),  # without faiss
-    "sentence_transformers_step": ([], 2),
-    "startup": ([], 3),
-    "views": (
-        ["--batches", "4", "--words", "30", "--texts", "16", "--documents", "4", "--vocab-size", "500"]
-        + ["--sample-lines", "400"],
-        18,
-    ),
+    "clear_step": ("--texts 2 --words 3 6", 1),
+    "criterions": ("--batch 2 --words 3 6 --queue-size 64 --backend eager --documents 1 --width 48", 5),
+    "encode": ("", 3),  # without sentence-transformers
+    "clear_hf": ("", 2),  # without sentence-transformers
+    "growth": ("--lines 400 --epoch-lines 40 --batch-size 8", 4),
+    "nt_xent": ("--sizes 8x16", 2),
+    "prepare": ("--lines 300 --vocab-size 600 --python-encoder 1", 1),
+    "retrieval": ("", 1),  # without faiss
+    "sentence_transformers_step": ("", 2),
+    "startup": ("", 3),
+    "views": ("--batches 4 --words 30 --texts 16 --documents 4 --vocab-size 500 --sample-lines 400", 18),
     "gpu": (
-        ["--device", "cpu", "--arch", "clear_roberta_tiny", "--length", "32", "--long", "64", "--window", "16"]
-        + ["--texts", "2", "--sequences", "2", "--updates", "2", "--criterions", "clear_moco", "--precisions", "fp32"]
-        + ["bf16"],
+        "--device cpu --arch clear_roberta_tiny --length 32 --long 64 --window 16 --texts 2 --sequences 2 --updates 2 "
+        "--criterions clear_moco --precisions fp32 bf16",
         18,
     ),
 }
@@ -68,7 +59,7 @@ def test_at_a_tiny_size(bench, monkeypatch, capsys, name):
     monkeypatch.setattr(nn.Module, "compile", lambda *_, **__: None)  # of gpu; tests/models/test_compile.py compiles
     monkeypatch.setattr(sys, "executable", forked_python())
     monkeypatch.setenv("PYTHONWARNINGS", "ignore")
-    monkeypatch.setattr(sys, "argv", [module.__file__, *words, "--repeats", "1"])
+    monkeypatch.setattr(sys, "argv", [module.__file__, *words.split(), "--repeats", "1"])
     module.main()
     table = json.loads(capsys.readouterr().out.splitlines()[-1])["table"]
     assert len(table) == rows

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, run
 
 READ = ("requirements.txt", "setup.py", "scripts/install.sh", "scripts/sample.py")
 
@@ -26,13 +26,8 @@ def install(checkout: Path, version: str) -> subprocess.CompletedProcess[str]:
     fake = checkout / "fakepython"
     fake.write_text(f'#!/bin/sh\n[ "$1" = -c ] && echo {version} && exit 0\necho would install >&2\nexit 7\n')
     fake.chmod(0o755)
-    return subprocess.run(
-        ["bash", checkout / "scripts" / "install.sh"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHON": str(fake)},
-        check=False,
-    )
+    script = checkout / "scripts" / "install.sh"
+    return run("bash", script, check=False, env={**os.environ, "PYTHON": str(fake)})
 
 
 @pytest.mark.parametrize("version", ["3.10", "3.13"])
@@ -56,5 +51,5 @@ def test_shell_scripts_parse() -> None:
     scripts = [*ROOT.glob("scripts/**/*.sh"), *ROOT.glob("examples/**/*.sh"), ROOT / ".ci" / "run"]
     assert len(scripts) >= 3
     for script in scripts:
-        assert subprocess.run(["bash", "-n", script], check=False).returncode == 0, script
+        run("bash", "-n", script)
         assert os.access(script, os.X_OK), script

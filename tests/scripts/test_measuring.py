@@ -1,7 +1,9 @@
-"""measuring.py and result_tables.py of the examples: no run is repeated, names are valid file names, tables are correct."""
+"""measuring.py, result_tables.py and the proof of the examples: no run is repeated, and tables are correct."""
 
+import importlib
 import json
 import math
+import sys
 
 import pytest
 import torch
@@ -18,6 +20,14 @@ def measuring():
 @pytest.fixture(scope="module")
 def result_tables():
     return load_file(ROOT / "examples" / "result_tables.py")
+
+
+@pytest.fixture(scope="module")
+def correctness():
+    path = list(sys.path)
+    sys.path.insert(0, str(ROOT / "examples" / "proof"))
+    yield importlib.import_module("correctness")
+    sys.path[:] = path
 
 
 def test_a_run_is_measured_once_and_kept(measuring, tmp_path):
@@ -55,9 +65,8 @@ def test_a_run_is_measured_once_and_kept(measuring, tmp_path):
     assert kept["table"][2]["scores"] == {"task": 20.0}
     assert kept["table"][2]["recipe"] == "of the row" and kept["table"][2]["commit"]
     # a row that does not depend on the seed is scored once; runs with other settings are an error
-    assert measuring.measure({"start": rows["start"]}, [2], tmp_path / "runs", score, results, "table") == {
-        "start": first["start"]
-    }
+    start = {"start": rows["start"]}
+    assert measuring.measure(start, [2], tmp_path / "runs", score, results, "table") == {"start": first["start"]}
     with pytest.raises(SystemExit, match="--seeds 1 1 2: give different seeds"):
         measuring.measure(rows, [1, 1, 2], tmp_path / "runs", score, results, "table")
     with pytest.raises(SystemExit, match="seed 1 was made with another scoring"):
@@ -146,3 +155,23 @@ def test_a_training_of_the_proof_takes_the_given_seconds(is_steady, monkeypatch,
     assert ours.train(1, tmp_path / "run") == tmp_path / "run" / "checkpoint_last.pt"
     assert json.loads((tmp_path / "run" / "trained.json").read_text()) == {"updates": 360, "seconds": 180.0}
     assert made == [10, 80, 360]
+
+
+# examples/proof/correctness.py
+
+
+def test_updates_that_are_made_twice_count_once(correctness, tmp_path):
+    lines = [[1, 5, 6], [2, 7, 8], [2, 7, 9], [3, 8, 4]]
+    (tmp_path / "texts.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert correctness.texts_of(tmp_path) == (1, {1: [5, 6], 2: [7, 9], 3: [8, 4]})
+
+
+def test_gradients_are_compared(correctness):
+    def half(size, *_):
+        rows = torch.eye(4)
+        queues = [rows.flip(0), rows] if size == 2 else [rows]
+        return [{"gradient": torch.ones(4) / size, "queue": queue} for queue in queues]
+
+    gradients, queues = correctness.gradient_rows(half, "data")
+    assert gradients[0]["16 + 16: relative error"] == 0.5 and gradients[0]["16 + 16: cosine"] == pytest.approx(1)
+    assert queues[0]["same vectors on both workers"] and not queues[0]["same order"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, run
 
 SLURM = ROOT / "scripts/slurm"
 VARIABLES = {
@@ -42,9 +42,7 @@ def stubs(tmp_path: Path) -> Path:
 def call(stubs: Path, script: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "CUDA", "MAX_REST"))}
     environment = {**clean, "PATH": f"{stubs}:{os.environ['PATH']}", "PYTHON": "python", **variables}
-    return subprocess.run(
-        ["bash", SLURM / script, *arguments], capture_output=True, text=True, env=environment, cwd=ROOT, check=False
-    )
+    return run("bash", SLURM / script, *arguments, check=False, env=environment)
 
 
 def rank(stubs: Path, *arguments: str, **variables: str) -> list[str]:
@@ -63,6 +61,8 @@ def test_a_worker_on_gpus_or_cpus(stubs: Path) -> None:
     ]
     told = rank(stubs, "/somewhere/fairseq-train", "bin", "--cpu")
     assert told[2:4] == ["fairseq-train", "bin"] and "gloo" in told
+    told = rank(stubs, "fairseq-train", "bin", SLURM_NTASKS="1", SLURM_PROCID="0", SLURM_LOCALID="0")
+    assert told[4:] == ["--distributed-world-size", "1", "--distributed-no-spawn", "--device-id", "0"]
 
 
 def test_a_worker_of_a_hydra_recipe(stubs: Path) -> None:
@@ -97,11 +97,6 @@ def test_ports_of_jobs_steps_and_restarts_differ(stubs: Path) -> None:
     assert rank(stubs, "--port", "4321", "fairseq-train", "bin")[5].endswith(":4321")
 
 
-def test_one_task_is_one_worker(stubs: Path) -> None:
-    told = rank(stubs, "fairseq-train", "bin", SLURM_NTASKS="1", SLURM_PROCID="0", SLURM_LOCALID="0")
-    assert told[4:] == ["--distributed-world-size", "1", "--distributed-no-spawn", "--device-id", "0"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "variables", "said"),
     [
@@ -124,22 +119,16 @@ def test_mistakes(stubs: Path, arguments: list[str], variables: dict[str, str], 
 def test_signals_wait_while_fairseq_is_loaded(tmp_path: Path) -> None:
     """And the wrapper takes them when it is there; without it they end a process at once."""
     loading = "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\n"
-    (tmp_path / "fairseq_clear" / "launch").mkdir(parents=True)
-    (tmp_path / "fairseq_clear" / "__init__.py").write_text(loading)
-    (tmp_path / "fairseq_clear" / "launch" / "__init__.py").touch()
-    (tmp_path / "fairseq_clear" / "launch" / "preemption.py").write_text(
-        "import sys\nprint(sys.argv[1:], sys.path[0])\n"
-    )
+    launch = tmp_path / "fairseq_clear" / "launch"
+    launch.mkdir(parents=True)
+    (launch.parent / "__init__.py").write_text(loading)
+    (launch / "__init__.py").touch()
+    (launch / "preemption.py").write_text("import sys\nprint(sys.argv[1:], sys.path[0])\n")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
 
     def start(*command: str | Path) -> tuple[int, str]:
-        done = subprocess.run(
-            [sys.executable, *command, "fairseq-train", "bin"],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-        )
+        line = (sys.executable, *command, "fairseq-train", "bin")
+        done = run(*line, check=False, cwd=tmp_path, env=environment)
         return done.returncode, done.stdout
 
     assert start(SLURM / "start.py") == (0, f"['fairseq-train', 'bin'] {tmp_path}\n")
@@ -154,8 +143,7 @@ def test_signals_wait_while_fairseq_is_loaded(tmp_path: Path) -> None:
         "from fairseq_clear.patches import stopping\n"
         "assert stopping._state.code == stopping.EXIT_PREEMPTED\n"
     )
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", taken], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    run(sys.executable, "-c", taken, fresh=True)
 
 
 @pytest.mark.parametrize(

@@ -80,12 +80,7 @@ def test_every_set_of_overrides_has_its_own_folder(bin_folder):
     folders = [folder(*overrides) for overrides in recipes] + [folder(seed="2")]
     assert len(set(folders)) == len(folders) and folders[0] == "clear_tiny_1"
     assert folders[2] == "clear_tiny_augment-del-span-spans-5-ratio-0.05-reorder_1"
-    free = (
-        "optimization.max_update=9",
-        "checkpoint.keep_interval_updates=1",
-        "common.log_interval=5",
-        "common.cpu=true",
-    )
+    free = "optimization.max_update=9 checkpoint.keep_interval_updates=1 common.log_interval=5 common.cpu=true".split()
     assert folder(*free, "task.eval_sts=data", "++model.compile=true", "++common.cpu=true") == folders[0]
     assert folder(*free, "dataset.num_workers=0", "distributed_training.distributed_world_size=2") == folders[0]
     # a name that hydra and every file system take, however long the overrides are
@@ -98,10 +93,9 @@ def test_cert_counts_the_texts(bin_folder, texts, updates):
     data = bin_folder.parent / "data"
     data.mkdir()
     (data / "clear.json").write_text(json.dumps({"splits": {"train": {"sentences": texts}}}))
-    assert (
-        f"optimization.max_update={updates}" in call(bin_folder, "cert/cert", "data", "s.pt", "1").stdout.splitlines()
-    )
-    assert "max_update=9" in call(bin_folder, "cert/cert", "data", "s.pt", "1", "optimization.max_update=9").stdout
+    command = (bin_folder, "cert/cert", "data", "s.pt", "1")
+    assert f"optimization.max_update={updates}" in call(*command).stdout.splitlines()
+    assert "max_update=9" in call(*command, "optimization.max_update=9").stdout
 
 
 @pytest.mark.parametrize(
