@@ -15,9 +15,7 @@ from tests.training import build
 
 # torch's own, of how it looks at what it is given
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
-SIZES = tuple(
-    "--encoder-layers 2 --encoder-embed-dim 32 --encoder-ffn-embed-dim 64 --encoder-attention-heads 2".split()
-)
+SIZES = "--encoder-layers 2 --encoder-embed-dim 32 --encoder-ffn-embed-dim 64 --encoder-attention-heads 2".split()
 NO_DROPOUT = ("--dropout", "0", "--attention-dropout", "0", "--activation-dropout", "0")
 COMMON = (
     *("--arch", "clear_roberta", *SIZES, *NO_DROPOUT, "--optimizer", "adam", "--lr", "1e-3", "--max-positions", "64"),

@@ -16,7 +16,7 @@ from fairseq_clear.interop.stock import build_model, settings_of, write_checkpoi
 from fairseq_clear.models.pretrained_encoder import encoder_settings
 from fairseq_clear.text.tokenizers import WhitespaceTokenizer
 from tests.conftest import ROOT
-from tests.faults.commands import NT_XENT, fairseq_hydra_train, run, train_and_read
+from tests.faults.commands import NT_XENT, fairseq_hydra_train, run, same, train_and_read
 from tests.faults.test_mistakes import CONFIG
 
 # Flag -> its value in the imported folder, a contradicting one, and its value in a run of tests.faults.commands, which
@@ -81,17 +81,12 @@ def test_one_flag_replaces_nine(imported: Path) -> None:
     assert parse("--finetune-from-model", path) != by_hand
 
 
-def test_what_a_checkpoint_does_not_have_may_be_added(imported: Path) -> None:
-    found = parse(
-        "--encoder-from", str(imported), "--attention-window", "8", "--projection-layers", "1", "--dropout", "0"
-    )
-    assert (found["attention_window"], found["projection_layers"], found["dropout"]) == (8, 1, 0.0)
-
-
-def test_the_attention_window_is_copied(data_bin: Path, tmp_path: Path) -> None:
+def test_the_attention_window_is_copied_or_added(imported: Path, data_bin: Path, tmp_path: Path) -> None:
     folder = str(write(tmp_path / "long", data_bin, **FLAGS, **{"attention-window": 6}))
     assert parse("--encoder-from", folder)["attention_window"] == 6
-    assert "attention_window" not in encoder_settings(str(write(tmp_path / "full", data_bin, **FLAGS) / "model.pt"))
+    assert "attention_window" not in encoder_settings(str(imported / "model.pt"))
+    found = parse("--encoder-from", str(imported), *"--attention-window 8 --projection-layers 1 --dropout 0".split())
+    assert (found["attention_window"], found["projection_layers"], found["dropout"]) == (8, 1, 0.0)
 
 
 def test_stock_roberta(data_bin: Path, tmp_path: Path) -> None:
@@ -144,9 +139,11 @@ def test_an_unreadable_checkpoint_is_one_line(imported, tmp_path, capsys) -> Non
     assert "--finetune-from-model other.pt: --encoder-from" in capsys.readouterr().err
 
 
-def train(data: Path, folder: Path, *flags: str) -> tuple[int, str]:
-    """Train for two updates; return the exit code and the log."""
-    return train_and_read(data, folder, "--max-update", "2", *flags, recipe=NT_XENT)
+def train(data: Path, folder: Path, *flags: str, code: int = 0) -> str:
+    """Train for two updates, which must end with this exit code; return the log."""
+    found, text = train_and_read(data, folder, "--max-update", "2", *flags, recipe=NT_XENT)
+    assert found == code, text[-3000:]
+    return text
 
 
 def state_of(folder: Path) -> dict[str, Any]:
@@ -159,9 +156,8 @@ def test_runs_are_equal_to_the_bit_and_resume(data_bin: Path, tmp_path: Path) ->
     start = write(tmp_path / "start", data_bin, sentence_settings=SENTENCE_SETTINGS, **START)
     path = str(start / "model.pt")
     typed = tuple(word for name, value in START.items() for word in (f"--{name}", str(value)))
-    assert train(data_bin, tmp_path / "hand", "--finetune-from-model", path, *typed)[0] == 0
-    code, text = train(data_bin, tmp_path / "one", "--encoder-from", str(start))
-    assert code == 0, text[-3000:]
+    train(data_bin, tmp_path / "hand", "--finetune-from-model", path, *typed)
+    train(data_bin, tmp_path / "one", "--encoder-from", str(start))
     config = tmp_path / "run.yaml"
     config.write_text(CONFIG.format(plugin=ROOT / "fairseq_clear", data=data_bin, save_dir=tmp_path / "hydra"))
     left_open = '++checkpoint.finetune_from_model="???"'  # as in the recipes
@@ -171,16 +167,13 @@ def test_runs_are_equal_to_the_bit_and_resume(data_bin: Path, tmp_path: Path) ->
     hand = state_of(tmp_path / "hand")
     for name in ("one", "hydra"):
         state = state_of(tmp_path / name)
-        assert state["model"].keys() == hand["model"].keys()
-        assert all(torch.equal(state["model"][key], value) for key, value in hand["model"].items()), name
-        assert state["task_state"]["run"]["start"] == hand["task_state"]["run"]["start"]
+        assert same(state["model"], hand["model"]), name
         assert state["task_state"]["run"] == hand["task_state"]["run"]
         model = state["cfg"]["model"]
         settings = model if isinstance(model, dict) else vars(model)
         assert settings["sentence_settings"] == SENTENCE_SETTINGS, name
-        encoder = SentenceEncoder.from_pretrained(
-            tmp_path / name / "checkpoint_last.pt", data_bin, tokenizer=WhitespaceTokenizer(), device="cpu"
-        )
+        last, tokenizer = tmp_path / name / "checkpoint_last.pt", WhitespaceTokenizer()
+        encoder = SentenceEncoder.from_pretrained(last, data_bin, tokenizer=tokenizer, device="cpu")
         assert encoder.normalized and encoder.max_length == 30
     changed = state_of(tmp_path / "one")["model"]["encoder.sentence_encoder.layers.2.fc1.weight"]
     first = torch.load(path, weights_only=True)["model"]["encoder.sentence_encoder.layers.2.fc1.weight"]
@@ -188,18 +181,16 @@ def test_runs_are_equal_to_the_bit_and_resume(data_bin: Path, tmp_path: Path) ->
 
     # a run with --encoder-from resumes one with the flags given by hand, and the reverse
     longer = ("--max-update", "3")
-    assert train(data_bin, tmp_path / "one", "--finetune-from-model", path, *typed, *longer)[0] == 0
-    code, text = train(data_bin, tmp_path / "hand", "--encoder-from", str(start), *longer)
-    assert code == 0 and "from update 2" in text, text[-3000:]
+    train(data_bin, tmp_path / "one", "--finetune-from-model", path, *typed, *longer)
+    assert "from update 2" in train(data_bin, tmp_path / "hand", "--encoder-from", str(start), *longer)
     copy = shutil.copyfile(path, tmp_path / "copy.pt")
-    code, text = train(data_bin, tmp_path / "hand", "--encoder-from", str(copy), "--max-update", "4")
-    assert code == 0, text[-3000:]
+    train(data_bin, tmp_path / "hand", "--encoder-from", str(copy), "--max-update", "4")
     # the trained checkpoint does not need the file
     (start / "model.pt").unlink()
-    assert train(data_bin, tmp_path / "next", "--encoder-from", str(tmp_path / "hand" / "checkpoint_last.pt"))[0] == 0
-    code, text = train(data_bin, tmp_path / "one", "--encoder-from", str(start), "--max-update", "4")
-    assert code == 2 and f"--encoder-from {start}: has no model.pt" in text and "Traceback" not in text
+    text = train(data_bin, tmp_path / "one", "--encoder-from", str(start), "--max-update", "4", code=2)
+    assert f"--encoder-from {start}: has no model.pt" in text and "Traceback" not in text
     start = tmp_path / "hand" / "checkpoint_last.pt"
+    train(data_bin, tmp_path / "next", "--encoder-from", str(start))
     work = (f"++model.encoder_from={start}", "++model.activation_fn=gelu")
     assert run(lambda: fairseq_hydra_train(config, *work), log) == 2
     assert f"--activation-fn gelu: contradicts --encoder-from {start}, which has relu" in log.read_text()

@@ -36,11 +36,10 @@ def test_equals_the_hosts(flags: tuple[str, ...], padding: int, is_told: bool, e
         torch.manual_seed(2)
         with mock.patch.object(EncoderStack, "forward_scriptable", forward):
             out = stack(tokens, src_lengths=lengths, return_all_hiddens=True)
-        (
-            out["encoder_out"][0] * torch.arange(out["encoder_out"][0].numel()).view_as(out["encoder_out"][0])
-        ).sum().backward()
+        states = out["encoder_out"][0]
+        (states * torch.arange(states.numel()).view_as(states)).sum().backward()
         gradients = [None if p.grad is None else p.grad.clone() for p in stack.parameters()]
-        found.append((out["encoder_out"][0], out["encoder_states"], out["encoder_padding_mask"], gradients))
+        found.append((states, out["encoder_states"], out["encoder_padding_mask"], gradients))
     torch.testing.assert_close(found[1], found[0], rtol=0, atol=0)
 
 
