@@ -1,8 +1,9 @@
-"""The criterions inside fairseq: weight 0 is masked_lm, numbers add up, anchors, Matryoshka, mistakes are named."""
+"""The criterions inside fairseq: weight 0 is masked_lm, numbers add up, anchors, Matryoshka, directions, mistakes."""
 
-import logging
+import shlex
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,14 +12,21 @@ import torch.nn.functional as F
 from fairseq.criterions.masked_lm import MaskedLmLoss
 from fairseq.logging import metrics
 from fairseq.tasks.masked_lm import MaskedLMConfig, MaskedLMTask
+from omegaconf import OmegaConf
 
 from fairseq_clear.criterions.figures import log_numbers
+from fairseq_clear.data.batch import Views
+from fairseq_clear.distributed import Layout
 from fairseq_clear.modules import chunking
-from fairseq_clear.tasks.run_messages import Watch
+from fairseq_clear.refining.refine_settings import RECIPES as REFINING
+from fairseq_clear.tasks.run_messages import Watch, _lines
 from fairseq_clear.text.documents import content_hashes
 from fairseq_clear.views.view_source import TokenSource, ViewSource
 from fairseq_clear.views.view_table import VIEWS, ViewSourceKind
+from tests.conftest import ROOT
 from tests.objectives import oracles
+from tests.objectives.test_false_negatives import nearer
+from tests.objectives.test_negatives import in_blocks
 from tests.training import build, refuses
 
 ADAM = ("--optimizer", "adam", "--lr", "1e-3")
@@ -111,8 +119,10 @@ def test_the_model_is_called_once_a_micro_batch(flags: tuple[str, ...], data_bin
 
 
 def test_duplicates_are_not_negatives(data_bin: Path) -> None:
-    for flags, negatives in ((), 2 * 4 + 4 * 2), (("--keep-duplicates",), 6 * 4):
-        model, criterion, dataset, _ = parts(data_bin, *flags)
+    one = "--directions one"
+    expected = {"": 2 * 4 + 4 * 2, "--keep-duplicates": 6 * 4, one: 2 * 1 + 1 * 2, f"{one} --keep-duplicates": 3 * 2}
+    for flags, negatives in expected.items():
+        model, criterion, dataset, _ = parts(data_bin, *flags.split())
         # Item 0 twice: its four views exclude each other, whatever their augmentation left of them.
         sample = dataset.collater([dataset[0], dataset[0], dataset[1]])
         _, _, log, _ = backward(model, criterion, sample)
@@ -143,64 +153,52 @@ def test_every_weight_has_a_gradient_which_is_0_in_a_batch_that_stands_in(flags:
     assert grads.keys() == trained and not any(gradient.any() for gradient in grads.values())
 
 
-def reduced(criterion: Any, logs: list[dict[str, Any]]) -> dict[str, float]:
+def reduced(*updates: list[dict[str, Any]]) -> dict[str, float]:
+    """The averages over updates; of each, the logging outputs of its micro-batches."""
     with metrics.aggregate(new_root=True) as agg:
-        criterion.reduce_metrics(logs)
+        for logs in updates:
+            log_numbers(logs)
     return {name: float(value) for name, value in agg.get_smoothed_values().items()}
 
 
 def test_numbers_of_parts_reduce_to_those_of_the_whole(data_bin: Path) -> None:
     model, criterion, dataset, _ = parts(data_bin, "--negatives", "batch")
-    logs = [
-        backward(model, criterion, dataset.collater([dataset[i] for i in items]))[2] for items in ([0, 1, 2, 3], [4, 5])
-    ]
+    samples = (dataset.collater([dataset[i] for i in items]) for items in (range(4), (4, 5)))
+    logs = [backward(model, criterion, sample)[2] for sample in samples]
     summed = [{name: logs[0][name] + logs[1][name] for name in logs[0]}]
-    assert reduced(criterion, logs) == reduced(criterion, summed)
-    both = reduced(criterion, logs)
+    both = reduced(logs)
+    assert both == reduced(summed)
     # 4 texts give 8 queries, 2 texts 4: means are weighted by queries, not by batches.
-    means = [reduced(criterion, [log])["contrastive_loss"] for log in logs]
+    means = [reduced([log])["contrastive_loss"] for log in logs]
     assert both["contrastive_loss"] == pytest.approx((8 * means[0] + 4 * means[1]) / 12, abs=2e-3)
     assert both["contrastive_loss"] != pytest.approx(sum(means) / 2, abs=2e-3)
-    names = (
-        "loss mlm_loss ppl contrastive_loss contrastive_accuracy positive_cosine negative_cosine alignment uniformity"
-    )
-    assert {*names.split(), "negatives_per_query", "view_length_ratio"} <= both.keys()
+    names = "loss mlm_loss ppl contrastive_loss contrastive_accuracy positive_cosine negative_cosine alignment"
+    assert {*names.split(), "uniformity", "negatives_per_query", "view_length_ratio"} <= both.keys()
 
 
-def test_uniformity_is_the_logarithm_of_the_mean(data_bin: Path) -> None:
-    _, criterion, _, _ = parts(data_bin)
-    log = {"sample_size": 1, "loss": 1.0, "queries": 2.0, "contrastive_loss": 1.0, "negatives": 4.0}
-    logs = [{**log, "uniformity": potential} for potential in (0.4, 2.0)]
-    assert reduced(criterion, logs)["uniformity"] == pytest.approx(-1.204, abs=1e-3)  # ln(2.4 / 8)
-
-
-def test_an_update_without_negatives_has_no_uniformity(data_bin: Path) -> None:
-    _, criterion, _, _ = parts(data_bin)
+def test_averages_over_updates() -> None:
     log = {"sample_size": 1, "loss": 1.0, "queries": 2.0, "contrastive_loss": 1.0}
-    with metrics.aggregate("reset") as aggregator:
-        criterion.reduce_metrics([{**log, "uniformity": 0.4, "negatives": 4.0}])
-        aggregator.reset()  # as after every --log-interval
-        criterion.reduce_metrics([log])
-        assert aggregator.get_smoothed_values().get("uniformity", 0) == 0
-
-
-def test_missing_paraphrases_are_summed_and_substituted_words_are_a_share(data_bin: Path) -> None:
-    _, criterion, _, _ = parts(data_bin)
-    log = {"sample_size": 1, "loss": 1.0, "queries": 2.0}
-    with metrics.aggregate() as aggregator:
-        for count in (3, 0, 2):
-            criterion.reduce_metrics([{**log, "fell_back": count, "substituted": count, "words": 20.0}] * 2)
-    found = aggregator.get_smoothed_values()
+    uniform = [{**log, "uniformity": potential, "negatives": 4.0} for potential in (0.4, 2.0)]
+    assert reduced(uniform)["uniformity"] == pytest.approx(-1.204, abs=1e-3), "ln(2.4 / 8), the logarithm of the mean"
+    fallen = [[{**log, "fell_back": count, "substituted": count, "words": 20.0}] * 2 for count in (3, 0, 2)]
+    found = reduced(*fallen)
     assert (found["paraphrases_missing"], found["substituted_share"]) == (10, round(10 / 120, 3))
+    counted = [[{**log, "queries": queries, "correct": correct}] for queries, correct in ((8.0, 8.0), (2.0, 0.0))]
+    assert reduced(*counted)["contrastive_accuracy"] == 0.8, "weighted by their queries"
+    with metrics.aggregate("reset") as aggregator:
+        log_numbers(uniform)
+        aggregator.reset()  # as after every --log-interval
+        log_numbers([log])
+        assert aggregator.get_smoothed_values().get("uniformity", 0) == 0, "without negatives there is none"
 
 
-def test_a_batch_without_negatives_says_so_once(data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
-    trainer, dataset = build(data_bin)
+@pytest.mark.parametrize(("weight", "said"), [("1", "it only trained the masked"), ("0", "it trained nothing")])
+def test_a_batch_without_negatives_says_so_once(weight: str, said: str, data_bin: Path, caplog: Any) -> None:
+    trainer, dataset = build(data_bin, "--mlm-weight", weight)
     sample = dataset.collater([dataset[0]])
-    with caplog.at_level(logging.WARNING):
-        for _ in range(2):
-            trainer.train_step([sample])
-    assert sum("no negatives" in record.message for record in caplog.records) == 1
+    for _ in range(2):
+        trainer.train_step([sample])
+    assert [said in record.message for record in caplog.records if "no negatives" in record.message] == [True]
 
 
 EASY = {"queries": 32.0, "correct": 32.0, "negatives": 32.0 * 31, "without_negatives": 0.0}
@@ -209,11 +207,9 @@ EASY = {"queries": 32.0, "correct": 32.0, "negatives": 32.0 * 31, "without_negat
 @pytest.mark.parametrize(
     ("first", "updates", "changed", "max_update", "warned"),
     [
-        (0, 90, {}, 1_000, True),
         (80, 20, {}, 10_000, True),
         (81, 20, {}, 10_000, False),
         (481, 20, {}, 60_000, True),
-        (0, 19, {}, 10_000, False),
         (0, 20, {"correct": 31.6}, 10_000, False),
         (0, 20, {"negatives": 32.0 * 30}, 10_000, False),
         (0, 100, {"queries": 6.0, "correct": 6.0, "negatives": 6.0 * 4}, 10_000, False),
@@ -221,7 +217,7 @@ EASY = {"queries": 32.0, "correct": 32.0, "negatives": 32.0 * 31, "without_negat
         (0, 100, {"queries": 0.0, "correct": 0.0, "negatives": 0.0}, 10_000, False),
         (0, 100, {"candidates": 32.0 * 40}, 10_000, False),
     ],
-    ids="early,just early,late,early in a long run,short window,hard,few candidates,3 texts,queue,0,masked".split(","),
+    ids="early,late,early in a long run,hard,few candidates,3 texts,queue,0,masked".split(","),
 )
 def test_views_that_are_too_easy_are_reported_once(first, updates, changed, max_update, warned, caplog) -> None:
     watch = Watch()
@@ -229,14 +225,6 @@ def test_views_that_are_too_easy_are_reported_once(first, updates, changed, max_
         watch.update = update
         watch([{**EASY, **changed}, {**EASY, **changed}], max_update)
     assert sum("too easy" in record.message for record in caplog.records) == int(warned)
-
-
-@pytest.mark.parametrize(("masked", "said"), [(5.0, "it only trained the masked"), (0.0, "it trained nothing")])
-def test_a_batch_without_negatives_says_what_it_trained(masked: float, said: str, caplog) -> None:
-    watch = Watch()
-    watch.update = 0
-    watch([{**EASY, "without_negatives": 1.0, "masked_tokens": masked}], 10)
-    assert [said in record.message for record in caplog.records] == [True]
 
 
 def test_one_hard_update_in_the_window_is_enough(caplog: pytest.LogCaptureFixture) -> None:
@@ -333,12 +321,9 @@ def test_matryoshka_is_the_mean_of_its_dimensions(name: str, paired_bin: Path) -
 
 
 @pytest.mark.parametrize(("layers", "is_told"), [("2", True), ("0", False)])
-def test_matryoshka_with_a_head_is_told(
-    layers: str, is_told: bool, paired_bin: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    build(paired_bin, "--matryoshka", "16,64", "--projection-layers", layers)
-    told: list[Any] = [record for record in caplog.records if "--projection-layers 0" in record.getMessage()]
-    assert bool(told) == is_told
+def test_matryoshka_with_a_head_is_told(layers: str, is_told: bool, data_bin: Path, caplog: Any) -> None:
+    build(data_bin, "--matryoshka", "16,64", "--projection-layers", layers)
+    assert any("--projection-layers 0" in record.getMessage() for record in caplog.records) == is_told
 
 
 # Settings that a criterion does not accept
@@ -351,14 +336,13 @@ MISTAKES = {
     NT_XENT + "--objective opt3": "valid are nt-xent",
     NT_XENT + "--contrastive-weight 0 --mlm-weight 0": "leave nothing to learn",
     NT_XENT + "--pooling layer:9": "layers 0 (embeddings) to 2",
-    NT_XENT + "--false-negatives teacher": "--false-negatives: there is no 'teacher'; choose from guide, none",
     NT_XENT + "--anchor-mlm joint": "--anchor-mlm joint: only works with --views span, whose anchors it masks",
     NT_XENT + "--anchor-mlm joint --mlm-weight 0": "--anchor-mlm joint: only works with --views span",
-    MATRYOSHKA + "64,32": "--matryoshka 64,32: give ascending whole numbers above 0",
     MATRYOSHKA + "64,129": "--matryoshka 64,129: the vectors have 128 dimensions; give none above 128",
     MATRYOSHKA + "64 --projection-dim 16 --projection-layers 1": "the vectors have 16 dimensions",
     MATRYOSHKA + "64 --contrastive-weight 0 --mlm-weight 1": "needs the contrastive term, which --contrastive-weight 0",
     MOCO + "--objective nt-xent": "valid are info-nce",
+    MOCO + "--views paraphrase:original,bt,other --symmetric": "--symmetric: needs view sources with one positive",
     MOCO + "--key-encoder shared": "this criterion's is momentum",
     GUIDED + "--key-encoder momentum": "this criterion's is frozen",
     GUIDED + "--guide-layers 3": "layers from 0 (embeddings) to 2",
@@ -372,8 +356,8 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("flags", MISTAKES)
-def test_mistakes_are_one_line(flags: str, data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
-    refuses(caplog, MISTAKES[flags], data_bin, *flags.split())
+def test_mistakes_are_one_line(flags: str, paired_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
+    refuses(caplog, MISTAKES[flags], paired_bin, *flags.split())
 
 
 def test_the_positive_is_no_candidate_with_duplicates_kept(paired_bin: Path) -> None:
@@ -400,16 +384,122 @@ class FarNegatives(ViewSource):
 def test_a_source_of_ones_own_has_hard_negatives(data_bin, monkeypatch, caplog) -> None:
     monkeypatch.setitem(VIEWS, "far", ViewSourceKind(FarNegatives, {}, "", hashes=2))
     trainer, dataset = build(data_bin, "--views", "far")
-    assert (
-        trainer.train_step([dataset.collater([dataset[n] for n in range(8)])])["negatives_per_query"] == 2 * 8 - 2 + 8
-    )
+    log = trainer.train_step([dataset.collater([dataset[n] for n in range(8)])])
+    assert log["negatives_per_query"] == 2 * 8 - 2 + 8
     for criterion in ("clear_moco", "clear_self_guided"):
         said = "--views far: has hard negatives; give --criterion clear_nt_xent"
         refuses(caplog, said, data_bin, "--views", "far", "--criterion", criterion)
 
 
-def test_averages_over_updates_are_weighted_by_their_counts() -> None:
-    with metrics.aggregate(new_root=True) as aggregator:
-        for queries, correct in ((8.0, 8.0), (2.0, 0.0)):
-            log_numbers([{"sample_size": 1, "loss": 1.0, "queries": queries, "correct": correct}])
-    assert aggregator.get_smoothed_values()["contrastive_accuracy"] == 0.8
+# --directions one: SimCSE's equations in float64, gradient included, with all that can be combined with it
+
+TAU = 0.02
+ONE = (
+    *("--directions", "one", "--augment", "none", "--mlm-weight", "0"),
+    *("--temperature", str(TAU), "--projection-layers", "0"),
+)
+PAIRS = ("--views", "paraphrase:original,bt")
+HARD = (*PAIRS, "--hard-negatives", "other")
+
+
+def encoded(data: Path, count: int, *flags: str) -> tuple[Any, Any, dict[str, Any], np.ndarray]:
+    """Loss, number of queries and log of a batch, and the vectors of its views in float64, anchors first."""
+    model, criterion, dataset, _ = parts(data, *ONE, *flags)
+    sample = dataset.collater([dataset[index] for index in range(count)])
+    assert len(np.unique(sample["views"]["identity"], axis=0)) == count
+    with torch.no_grad():
+        vectors = model(views=sample["views"]["tokens"])[1]["projections"].double().numpy()
+        loss, size, log = criterion(model, sample)
+    return loss, size, log, vectors
+
+
+def test_simcse_equation_4(paired_bin: Path) -> None:
+    """Which is opt2 of Self-Guided."""
+    loss, size, log, z = encoded(paired_bin, 6, *PAIRS)
+    expected = oracles.self_guided_opt2(z[:6], z[6:], TAU)
+    assert loss.item() == pytest.approx(expected, rel=1e-4)
+    assert size == 6 and log["negatives"] == 6 * 5
+    assert oracles.self_guided_opt2(z[6:], z[:6], TAU) != pytest.approx(expected, rel=1e-3), "the other direction"
+    assert oracles.clear_equation_2(z, TAU) / 2 != pytest.approx(expected, rel=1e-3), "both directions"
+
+
+def test_simcse_equation_5(paired_bin: Path) -> None:
+    loss, size, log, z = encoded(paired_bin, 5, *HARD)
+    assert len(z) == 15
+    assert loss.item() == pytest.approx(oracles.simcse_equation_5(z[:5], z[5:10], z[10:], TAU), rel=1e-4)
+    assert size == 5 and log["negatives"] == 5 * (4 + 5)
+
+
+def test_matryoshka_in_one_direction(paired_bin: Path) -> None:
+    loss, size, _, z = encoded(paired_bin, 5, *HARD, "--matryoshka", "8,32")
+    expected = [oracles.simcse_equation_5(z[:5, :d], z[5:10, :d], z[10:, :d], TAU) for d in (8, 32)]
+    assert loss.item() == pytest.approx(sum(expected) / 2, rel=1e-4) and size == 5
+
+
+def test_false_negatives_are_masked(paired_bin: Path) -> None:
+    loss, size, log, z = encoded(paired_bin, 8, *HARD, "--false-negatives", "guide:margin=0.5")
+    queries, keys = torch.from_numpy(z[:8]), torch.from_numpy(z[8:])  # positives, then hard negatives
+    masked = nearer(queries, keys, keys[:8], 0.5)
+    positive = list(range(8))
+    expected = oracles.nt_xent_with_exclusions(z[:8], z[8:], positive, TAU, masked)
+    assert loss.item() == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    left = ~masked
+    left[positive, positive] = False
+    assert 0 < left.sum() < 8 * 15
+    assert log["candidates"] == 8 * 15 and log["negatives"] == left.sum() and size == left.any(axis=1).sum()
+
+
+def test_a_blank_hard_negative_is_no_candidate_if_duplicates_are(paired_bin: Path) -> None:
+    """It is replaced by its text, which would be pushed away from itself."""
+    blank = ("--hard-negatives", "bt", "--keep-duplicates")  # every fifth line of bt is blank
+    for flags in blank, (*PAIRS, *blank):
+        model, criterion, dataset, _ = parts(paired_bin, *ONE, *flags)
+        for items, hard in ([0, 1, 2], 3), ([3, 4, 5], 2), ([4, 4, 5], 1):
+            log = criterion(model, dataset.collater(dataset.__getitems__(items)))[2]
+            assert log["negatives"] == 3 * (2 + hard)
+        assert criterion(model, dataset.collater([]))[2]["negatives"] == 0  # of a worker that has run out of texts
+
+
+@pytest.mark.parametrize("directions", ["one", "both"])
+def test_one_collective_counts_queries_and_hard_negatives(directions: str, paired_bin: Path) -> None:
+    criterion, asked = parts(paired_bin, *ONE, *HARD, "--directions", directions)[1], list[int]()
+
+    def layout(rows: int, device: torch.device) -> Layout:
+        """As if another worker had four texts."""
+        asked.append(rows)
+        return Layout((rows, 4 * criterion.sides))
+
+    views = Views(torch.zeros(12, 0), [0] * 12, torch.arange(3), torch.arange(6), torch.zeros(3))  # two for each text
+    with mock.patch.object(criterion, "layout", layout):
+        found = [criterion._layouts(views, is_empty) for is_empty in (False, True)]
+    assert [one["negatives"].counts for one in found] == [(6, 8), (0, 8)]
+    assert asked == [3 * criterion.sides, 0]
+
+
+@pytest.mark.parametrize("block", [1, 7, 2**20])
+def test_gradient_is_the_slope_of_equation_5(block: int, paired_bin: Path) -> None:
+    criterion = parts(paired_bin, *ONE, *HARD)[1]
+    z = torch.randn(12, 3, generator=torch.Generator().manual_seed(1), requires_grad=True)
+    views = Views(torch.zeros(12, 0), [0] * 12, torch.arange(4), torch.arange(4, 8), torch.zeros(4))
+    layouts = {name: Layout((count,)) for name, count in criterion.gathered_rows(views).items()}
+    with in_blocks(block, 3):
+        loss = criterion.contrast({"projections": z}, views, layouts)[0]
+        (gradient,) = torch.autograd.grad(loss, z)
+    values = z.detach().double().numpy()
+
+    def equation(z: np.ndarray) -> float:
+        return oracles.simcse_equation_5(z[:4], z[4:8], z[8:], TAU)
+
+    assert loss.item() == pytest.approx(equation(values), rel=1e-5)
+    assert gradient.numpy() == pytest.approx(oracles.slopes(equation, values), rel=1e-3, abs=1e-4)
+
+
+def test_the_recipe_of_simcse_has_one_direction(paired_bin: Path) -> None:
+    recipe = OmegaConf.load(ROOT / "examples/simcse/config/unsupervised.yaml")
+    flags = shlex.split(REFINING["simcse"].flags)
+    for directions in (recipe.criterion.directions, flags[flags.index("--directions") + 1]):
+        trainer, dataset = build(paired_bin, *ONE[2:], "--views", "same", "--directions", directions)
+        _, size, log = trainer.get_criterion()(trainer.get_model(), dataset.collater([dataset[i] for i in range(5)]))
+        assert size == 5 and log["negatives"] == 5 * 4
+        said = dict(_lines(trainer.task, trainer))["objective"]
+        assert said == f"nt-xent (temperature {TAU}, one direction)"

@@ -44,14 +44,12 @@ class Waits(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
-        masks = (
-            [index for index in args[1] if index is not None] if name in ("index", "index_put", "index_put_") else []
-        )
+        indices = args[1] if name in ("index", "index_put", "index_put_") else []
         if name in ("_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "_unique2"):
             self.found[name] += 1
         elif name == "lift_fresh" and args[0].dtype == torch.float64:
             self.found["a figure becomes a tensor, which is copied to the GPU"] += 1
-        elif any(index.dtype in (torch.bool, torch.uint8) for index in masks):
+        elif any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices):
             self.found["index by a mask"] += 1
         return func(*args, **(kwargs or {}))
 
@@ -85,17 +83,10 @@ def test_a_guide_adds_none(criterion: str, even_bin: Path, tmp_path: Path) -> No
 def test_views_alone(criterion: str, size: str, even_bin: Path) -> None:
     flags = ("--criterion", criterion, "--mlm-weight", "0", "--encode-chunk-size", size)
     assert waits(even_bin, *flags) == Counter()
-    original = chunking.Parts.map
-    parts = []
-
-    def counted(self: chunking.Parts, *arguments: Any) -> list[Any]:
-        parts.append(len(self.parts))
-        return original(self, *arguments)
-
     alike = mock.patch.multiple(chunking, ALIKE=1.0, ENOUGH_CELLS={"cpu": 1, "cuda": 1})
-    with alike, mock.patch.object(chunking.Parts, "map", counted):
+    with alike, mock.patch.object(chunking.Parts, "map", autospec=True, side_effect=chunking.Parts.map) as mapped:
         assert waits(even_bin, *flags) == Counter(), "nor does it matter how many parts a batch has"
-    assert max(parts) > 1
+    assert max(len(call.args[0].parts) for call in mapped.call_args_list) > 1
 
 
 @pytest.mark.parametrize(("criterion", "encoded"), [("clear_nt_xent", 1), ("clear_self_guided", 2), ("clear_moco", 2)])

@@ -11,11 +11,9 @@ import torch
 from fairseq_clear.data.batch import Batch
 from fairseq_clear.evaluation.checkpoints import load_model
 from tests.criterions.test_clear_nt_xent import backward, parts, reduced
-from tests.faults.commands import MOCO, same
-from tests.faults.commands import train_and_read as train
+from tests.faults.commands import MOCO, same, train_and_read
 from tests.objectives import oracles
 from tests.objectives.test_false_negatives import nearer
-from tests.objectives.test_moco import equation_2
 from tests.training import build, refuses
 
 PLAIN = ("--mlm-weight", "0", "--temperature", "0.2", "--projection-layers", "0")
@@ -59,9 +57,8 @@ def test_nt_xent_against_the_oracle(flags, is_separate, chunk, paired_bin, guide
     # the query itself, its positive, blank hard negatives
     same = np.array([[bool(mine & other) for other in sets] for mine in sets[:16]])
     masked = nearer(g[:16], g, g[positive], 0.0)
-    expected = oracles.nt_xent_with_exclusions(
-        z[:16].double().numpy(), z.double().numpy(), positive.tolist(), 0.2, masked | same
-    )
+    vectors = z.double().numpy()
+    expected = oracles.nt_xent_with_exclusions(vectors[:16], vectors, positive.tolist(), 0.2, masked | same)
     loss, size, log = criterion(model, sample)
     left = ~(masked | same)
     assert 0 < left.sum() < (~same).sum(), "some are masked, some are not"
@@ -74,13 +71,14 @@ def test_nt_xent_against_the_oracle(flags, is_separate, chunk, paired_bin, guide
 
 
 @pytest.mark.parametrize(
-    ("flags", "margin"),
-    [((*PAIRS, "--symmetric"), 0.0), (PAIRS, 0.0), (("--views", "paraphrase:original,bt,other"), 0.2)],
-    ids=["symmetric", "one positive", "two positives"],
+    ("views", "margin"),
+    [("original,other --symmetric", 0.0), ("original,other", 0.0), ("original,bt,other", 0.2), ("original,bt", 0.5)],
+    ids=["symmetric", "one positive", "two positives", "the model itself"],
 )
-def test_moco_keeps_the_guides_vectors_with_the_keys(flags, margin, paired_bin, guide) -> None:
-    masking = ("--false-negatives", f"guide:margin={margin}", "--guide", str(guide))
-    command = (*PLAIN, "--augment", "none", *QUEUE, *flags, *masking)
+def test_moco_keeps_the_guides_vectors_with_the_keys(views, margin, paired_bin, guide) -> None:
+    separate = () if margin == 0.5 else ("--guide", str(guide))
+    flags = ("--views", *f"paraphrase:{views}".split(), "--false-negatives", f"guide:margin={margin}", *separate)
+    command = (*PLAIN, "--augment", "none", *QUEUE, *flags)
     model, criterion, dataset, _ = parts(paired_bin, *command)
     model.begin()
     model.train()
@@ -96,18 +94,19 @@ def test_moco_keeps_the_guides_vectors_with_the_keys(flags, margin, paired_bin, 
     criterion(model, first)
     queue = model.key_queue
     count = len(g[0][1])
-    unit = torch.nn.functional.normalize(g[0][1], dim=-1)
-    torch.testing.assert_close(queue.guides[:count].double(), unit, atol=1e-5, rtol=0)
-    assert queue.guides.dtype == torch.float32 and not queue.guides[count:].any()
+    if separate:
+        unit = torch.nn.functional.normalize(g[0][1], dim=-1)
+        torch.testing.assert_close(queue.guides[:count].double(), unit, atol=1e-5, rtol=0)
+        assert queue.guides.dtype == torch.float32 and not queue.guides[count:].any()
     keys = queue.keys[:count].clone()
     called = criterion.view_inputs(Batch.of(second).views)
     with torch.no_grad():
         extra = model(**called)[1]
     q = extra["projections"]
     own = extra["keys"].view(len(q), -1, q.shape[1]).mean(dim=1)
-    masked = nearer(g[1][0], g[0][1], g[1][1], margin)
+    masked = nearer(g[1][0], g[0][1], g[1][1], margin) if separate else nearer(q, keys, own, margin)
     assert 0 < masked.sum() < masked.size
-    expected, counted = equation_2(q, own, keys, 0.2, torch.from_numpy(masked))
+    expected, counted = oracles.cert_equation_2(*(rows.double().numpy() for rows in (q, own, keys)), 0.2, masked)
     loss, size, log = criterion(model, second)
     assert loss.item() == pytest.approx(expected, rel=1e-4, abs=1e-5) and size == counted
     assert log["candidates"] == masked.size and log["negatives"] == (~masked).sum()
@@ -120,26 +119,8 @@ def test_the_share_is_logged(paired_bin: Path) -> None:
             for rows in (range(9, 15), range(6)):  # the queue is empty at first
                 log = loss(model, dataset.collater([dataset[index] for index in rows]))[2]
             share = float(1 - log["negatives"] / log["candidates"]) if is_logged else None
-            assert reduced(loss, [log]).get("false_negative_share") == pytest.approx(share, abs=5e-4)
+            assert reduced([log]).get("false_negative_share") == pytest.approx(share, abs=5e-4)
             assert share is None or 0 < share < 1
-
-
-def test_moco_masks_keys_of_the_queue(paired_bin: Path) -> None:
-    flags = ("--criterion", "clear_moco", "--queue-size", "30", "--false-negatives", "guide:margin=0.5")
-    model, criterion, dataset, _ = parts(
-        paired_bin, *PLAIN, "--augment", "none", "--views", "paraphrase:original,bt", *flags
-    )
-    model.begin()
-    model.train()
-    criterion(model, dataset.collater([dataset[index] for index in range(9, 15)]))
-    keys = model.key_queue.keys[:6].clone()
-    second = dataset.collater([dataset[index] for index in range(4)])
-    with torch.no_grad():
-        z = model(views=second["views"]["tokens"])[1]["projections"]  # the key encoder has the same weights
-    masked = nearer(z[:4], keys, z[4:], 0.5)
-    _, size, log = criterion(model, second)
-    assert 0 < masked.sum() < 24
-    assert log["candidates"] == 24 and log["negatives"] == (~masked).sum() and size == (~masked).any(axis=1).sum()
 
 
 def test_the_guide_is_neither_trained_nor_saved(paired_bin: Path, guide: Path) -> None:
@@ -165,11 +146,8 @@ def test_the_guide_is_neither_trained_nor_saved(paired_bin: Path, guide: Path) -
         ours = {id(parameter) for parameter in encoder.parameters()}
         groups = trainer.optimizer.optimizer.param_groups
         assert not any(id(parameter) in ours for group in groups for parameter in group["params"])
-
-
-def test_without_views_no_guide_is_loaded(paired_bin: Path, guide: Path) -> None:
-    trainer, _ = build(paired_bin, "--contrastive-weight", "0", *GUIDED, str(guide))
-    assert trainer.get_criterion().guide is None
+    without_views, _ = build(paired_bin, "--contrastive-weight", "0", *GUIDED, str(guide))
+    assert without_views.get_criterion().guide is None
 
 
 @pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16])
@@ -221,6 +199,7 @@ def test_mistakes_are_one_line(paired_bin: Path, guide: Path, tmp_path: Path, ca
     state = torch.load(guide / "model.pt", weights_only=True)
     torch.save({**state, "task_state": {}}, unrecorded / "model.pt")
     shutil.copyfile(other / "dict.txt", unrecorded / "dict.txt")
+    long = ("--tokens-per-sample", "51", "--max-positions", "60")
     for data, flags, message in [
         (paired_bin, (*GUIDED, str(unrecorded)), f"--guide {unrecorded / 'model.pt'}: its vocabulary differs from"),
         (paired_bin, ("--guide", str(guide)), f"--guide {guide}: only decides what --false-negatives masks; add"),
@@ -228,7 +207,7 @@ def test_mistakes_are_one_line(paired_bin: Path, guide: Path, tmp_path: Path, ca
         (other, (*GUIDED, str(guide)), f"--guide {guide / 'model.pt'}: its vocabulary differs from"),
         (
             paired_bin,
-            (*GUIDED, str(guide), "--tokens-per-sample", "51", "--max-positions", "60"),
+            (*GUIDED, str(guide), *long),
             f"--guide {guide}: reads at most 50 tokens; give --tokens-per-sample 50",
         ),
     ]:
@@ -237,28 +216,25 @@ def test_mistakes_are_one_line(paired_bin: Path, guide: Path, tmp_path: Path, ca
 
 @pytest.mark.slow
 def test_resuming_needs_the_same_guide(data_bin: Path, guide: Path, tmp_path: Path) -> None:
-    own = Path(shutil.copytree(guide, tmp_path / "guide"))
-    flags = ("--false-negatives", "guide", "--save-interval-updates", "0")
-    states = {}
+    own, states = Path(shutil.copytree(guide, tmp_path / "guide")), {}
+
+    def train(folder: str, updates: int, *flags: str, status: int = 0) -> str:
+        own = ("--false-negatives", "guide", "--save-interval-updates", "0", "--max-update", str(updates))
+        code, text = train_and_read(data_bin, tmp_path / folder, *own, *flags, recipe=MOCO)
+        assert code == status, text[-3000:]
+        return text
+
     for name, updates in (("whole", (6,)), ("parts", (3, 6))):
-        folder = tmp_path / name
-        for number in updates:
-            code, text = train(data_bin, folder, *flags, "--guide", str(own), "--max-update", str(number), recipe=MOCO)
-            assert code == 0, text[-3000:]
+        text = [train(name, number, "--guide", str(own)) for number in updates][-1]
         assert name == "whole" or "from update 3" in text
-        states[name] = torch.load(folder / "checkpoint_last.pt", weights_only=True)
+        states[name] = torch.load(tmp_path / name / "checkpoint_last.pt", weights_only=True)
     assert same(states["whole"]["model"], states["parts"]["model"])
     assert not [key for key in states["whole"]["model"] if key.startswith("guide")]
     assert states["whole"]["task_state"]["run"]["guide"]["path"] == str(own / "model.pt")
 
     moved = Path(shutil.copytree(own, tmp_path / "moved"))
-    more = ("--max-update", "7")
-    code, text = train(data_bin, folder, *flags, "--guide", str(moved), *more, recipe=MOCO)
-    assert code == 0, text[-3000:]
-    for command, message in (
-        ((*flags, *more), f"--guide {moved / 'model.pt'}, now none"),
-        ((*flags, "--guide", str(own), *more), f"--guide {moved / 'model.pt'}, now {own / 'model.pt'}"),
-    ):
-        (own / "model.pt").write_bytes((guide / "model.pt").read_bytes() + b" ")
-        code, text = train(data_bin, folder, *command, recipe=MOCO)
-        assert code == 2 and message in text and "Traceback" not in text, text[-3000:]
+    train("parts", 7, "--guide", str(moved))
+    (own / "model.pt").write_bytes((guide / "model.pt").read_bytes() + b" ")
+    for flags, now in ((), "none"), (("--guide", str(own)), own / "model.pt"):
+        text = train("parts", 7, *flags, status=2)
+        assert f"--guide {moved / 'model.pt'}, now {now}" in text and "Traceback" not in text
