@@ -24,35 +24,63 @@ CORPUS = [
     "A man is playing a guitar, isn't he?",
     "Numbers such as 3.5% or 1,000 and CAPITALS",
 ]
-SIZES: dict[str, Any] = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4}
-SIZES |= {"intermediate_size": 40, "hidden_act": "gelu"}
+SMALL: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4}
+SMALL |= {"intermediate_size": 40, "max_position_embeddings": 40}
+WIDTH = 24  # of make_folder
+# Family -> (kind of its tokenizer, changes of its configuration).
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "bert": ("bert", {}),
+    "roberta": ("roberta", {}),
+    "xlm-roberta": ("unigram", {}),
+    "camembert": ("unigram", {}),
+    "distilbert": ("bert", {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 40}),
+    "mpnet": ("mpnet", {}),
+    "albert": ("bert", {"embedding_size": 16}),
+    "electra": ("bert", {"embedding_size": 16}),
+    "deberta-v2": (
+        "bert",
+        {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 8, "type_vocab_size": 0},
+    ),
+    "modernbert": ("bert", {"local_attention": 8, "pad_token_id": 0}),
+    "longformer": ("roberta", {"attention_window": 8}),
+    "roformer": ("bert", {"embedding_size": 16}),
+    "ernie": ("bert", {}),
+    "megatron-bert": ("bert", {}),
+}
 
 
-def make_folder(folder: Path, kind: str, *, head: bool = True, seed: int = 1, **changes: Any) -> Path:
-    """A folder of BERT, RoBERTa or XLM-R kind; weights are far from 0, so that nothing can hide."""
+def make(
+    folder: Path, family: str, *, head: bool = True, padded: int = 3, noise: float = 0.05, seed: int = 1, **changes: Any
+) -> Path:
+    """A Hugging Face folder of this family, with ``padded`` rows more than its tokenizer has tokens."""
     import transformers
 
-    family = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta"}[kind]
-    tokenizer = {"bert": wordpiece, "roberta": byte_level, "xlm-roberta": unigram}[kind]()
-    positions = 40 if kind == "bert" else 42
-    settings = {
-        **SIZES,
-        "vocab_size": tokenizer.get_vocab_size(),
-        "max_position_embeddings": positions,
-        "type_vocab_size": 2 if kind == "bert" else 1,
-        "layer_norm_eps": 1e-12 if kind == "bert" else 1e-5,
-        "pad_token_id": tokenizer.token_to_id("[PAD]" if kind == "bert" else "<pad>"),
-        **changes,
-    }
-    config = getattr(transformers, f"{family}Config")(**settings)
+    kind, own = FAMILIES[family]
+    tokenizer = TOKENIZERS[kind]()
+    pad = tokenizer.token_to_id("[PAD]" if kind == "bert" else "<pad>")
+    values = {**SMALL, "vocab_size": tokenizer.get_vocab_size() + padded, "pad_token_id": pad, **own, **changes}
+    if pad and family != "mpnet":
+        values["max_position_embeddings"] += pad + 1
+    config = transformers.AutoConfig.for_model(family, **values)
     torch.manual_seed(seed)
-    model = getattr(transformers, f"{family}ForMaskedLM" if head else f"{family}Model")(config)
+    loader = transformers.AutoModelForMaskedLM if head else transformers.AutoModel
+    model = loader.from_config(config)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter))
+            parameter.add_(noise * torch.randn_like(parameter))
     model.save_pretrained(folder)
-    write_tokenizer(tokenizer, folder, kind)
+    write_tokenizer(tokenizer, folder, "bert" if kind == "bert" else "roberta")
+    if kind == "mpnet":
+        path = folder / "tokenizer_config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"unk_token": "[UNK]"}))
     return folder
+
+
+def make_folder(folder: Path, kind: str, **changes: Any) -> Path:
+    """A folder of BERT, RoBERTa or XLM-R kind; weights are far from 0, so that nothing can hide."""
+    types, epsilon = (2, 1e-12) if kind == "bert" else (1, 1e-5)
+    own = {"hidden_size": WIDTH, "type_vocab_size": types, "layer_norm_eps": epsilon}
+    return make(folder, kind, padded=0, noise=0.1, **{**own, **changes})
 
 
 def make_sentence_folder(folder: Path, kind: str, *, pooling: str = "mean", length: int = 20, **more: Any) -> Path:
@@ -67,7 +95,7 @@ def make_sentence_folder(folder: Path, kind: str, *, pooling: str = "mean", leng
     contents = {
         "modules.json": modules,
         "1_Pooling/config.json": {
-            "word_embedding_dimension": SIZES["hidden_size"],
+            "word_embedding_dimension": WIDTH,
             **{f"pooling_mode_{name}": name == mode for name in ("cls_token", "mean_tokens", "max_tokens")},
             "include_prompt": False,
         },
@@ -105,9 +133,8 @@ def wordpiece() -> Any:
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
-    tokenizer.train_from_iterator(
-        CORPUS, trainers.WordPieceTrainer(vocab_size=150, special_tokens=special, show_progress=False)
-    )
+    trainer = trainers.WordPieceTrainer(vocab_size=150, special_tokens=special, show_progress=False)
+    tokenizer.train_from_iterator(CORPUS, trainer)
     ids = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ids
@@ -122,11 +149,8 @@ def byte_level() -> Any:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    tokenizer.train_from_iterator(
-        CORPUS,
-        trainers.BpeTrainer(vocab_size=340, special_tokens=special, initial_alphabet=alphabet, show_progress=False),
-    )
+    own = {"special_tokens": special, "initial_alphabet": pre_tokenizers.ByteLevel.alphabet()}
+    tokenizer.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=340, show_progress=False, **own))
     tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
     return tokenizer
 
@@ -139,14 +163,34 @@ def unigram() -> Any:
     tokenizer.normalizer = normalizers.NFKC()
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = decoders.Metaspace()
-    tokenizer.train_from_iterator(
-        CORPUS, trainers.UnigramTrainer(vocab_size=150, special_tokens=special, unk_token="<unk>", show_progress=False)
-    )
+    own = {"special_tokens": special, "unk_token": "<unk>"}
+    tokenizer.train_from_iterator(CORPUS, trainers.UnigramTrainer(vocab_size=150, show_progress=False, **own))
     tokenizer.add_special_tokens(["<mask>"])
     tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
     )
     return tokenizer
+
+
+def mpnet() -> Any:
+    """The tokenizer of MPNet: WordPiece with <s> 0, <pad> 1, </s> 2, and an <unk> besides [UNK], which is the unknown token."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+    known = wordpiece().get_vocab()
+    words = [word for word in sorted(known, key=known.__getitem__) if not word.startswith("[")]
+    names = ["<s>", "<pad>", "</s>", "<unk>", "[UNK]", *words, "<mask>"]
+    tokenizer = Tokenizer(models.WordPiece({name: number for number, name in enumerate(names)}, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.add_special_tokens(["<s>", "<pad>", "</s>", "<unk>", "[UNK]", "<mask>"])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    return tokenizer
+
+
+TOKENIZERS = {"bert": wordpiece, "roberta": byte_level, "unigram": unigram, "mpnet": mpnet}
 
 
 def their_states(

@@ -60,7 +60,7 @@ def gpt2_flags(folder: Path) -> list[str]:
     return ["--gpt2-encoder-json", str(folder / "encoder.json"), "--gpt2-vocab-bpe", str(folder / "vocab.bpe")]
 
 
-def test_it_is_taken_as_it_is(archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_is_taken_as_it_is_and_exported(archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     packed = tmp_path / "roberta.tiny.tar.gz"
     with tarfile.open(packed, "w:gz") as tar:
         tar.add(archive, "roberta.tiny")
@@ -77,14 +77,10 @@ def test_it_is_taken_as_it_is(archive: Path, tmp_path: Path, capsys: pytest.Capt
         assert isinstance(load_tokenizer(dest), Gpt2Tokenizer)
         vectors.append(SentenceEncoder.from_pretrained(dest / "model.pt", dest).encode(TEXTS))
     np.testing.assert_array_equal(*vectors)
-
-
-def test_it_goes_on_to_hugging_face(archive: Path, tmp_path: Path) -> None:
-    assert main(["import", str(archive), "--dest", str(tmp_path / "ours"), *gpt2_flags(tmp_path)]) == 0
-    command = ["export", str(tmp_path / "ours" / "model.pt"), "--data-bin", str(tmp_path / "ours"), "--format", "hf"]
-    assert main([*command, "--dest", str(tmp_path / "hf")]) == 0
+    command = ["export", str(dest / "model.pt"), "--data-bin", str(dest), "--format", "hf", "--dest"]
+    assert main([*command, str(tmp_path / "hf")]) == 0
     expected = torch.stack([state.mean(0) for state in their_states(tmp_path / "hf", TEXTS, 30)]).numpy()
-    encoder = SentenceEncoder.from_pretrained(tmp_path / "ours" / "model.pt", tmp_path / "ours")
+    encoder = SentenceEncoder.from_pretrained(dest / "model.pt", dest)
     np.testing.assert_allclose(encoder.encode(TEXTS, pooling="mean"), expected, atol=2e-5)
 
 

@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +19,11 @@ from fairseq_clear.interop.importing import import_hf
 from fairseq_clear.text.data_folders import load_tokenizer
 from fairseq_clear.text.tokenizers import WhitespaceTokenizer
 from tests.conftest import rejected, run
-from tests.interop.folders import NEEDS_HF, NEEDS_ST, make_folder, their_states
+from tests.interop.folders import NEEDS_HF, NEEDS_ST, make_folder, read_sentence_transformer, their_states
 
 pytestmark = [pytest.mark.slow, NEEDS_HF]
 
+FORM = "sentence-transformers"
 TEXTS = ["bada kefe linu", "A man plays, isn't he?", "", "Caf\u00e9 \u4e2d and more of it " * 9]
 
 
@@ -52,39 +54,36 @@ def test_round_trip(imported: tuple[Path, Path], tmp_path: Path) -> None:
 @NEEDS_ST
 @pytest.mark.parametrize("pooling", ["cls", "max"])
 def test_sentence_transformers_pool_the_same(imported: tuple[Path, Path], tmp_path: Path, pooling: str) -> None:
-    import sentence_transformers as library
-
     _, ours = imported
-    form = "sentence-transformers"
-    export(ours / "model.pt", ours, tmp_path / "st", form, load_tokenizer(ours), pooling=pooling, normalized=True)
-    theirs = library.SentenceTransformer(str(tmp_path / "st"), device="cpu").encode(TEXTS)
+    export(ours / "model.pt", ours, tmp_path / "st", FORM, load_tokenizer(ours), pooling=pooling, normalized=True)
+    theirs = read_sentence_transformer(tmp_path / "st").encode(TEXTS)
     vectors = encode(ours / "model.pt", ours, TEXTS, pooling)
     np.testing.assert_allclose(theirs, vectors / np.linalg.norm(vectors, axis=1, keepdims=True), atol=2e-5)
 
 
 @NEEDS_ST
 def test_sentence_transformers_truncate_the_same(imported: tuple[Path, Path], tmp_path: Path) -> None:
-    import sentence_transformers as library
-
     _, ours = imported
-    form, tokenizer = "sentence-transformers", load_tokenizer(ours)
-    if int(library.__version__.partition(".")[0]) < 6:  # 5.1 does not read it
+    given = (ours / "model.pt", ours, tmp_path / "st", FORM, load_tokenizer(ours))
+    for pooling in ("first-last", "layer:1"):
+        with pytest.raises(UserError, match="only pools the last layer, by cls, mean, max"):
+            export(*given, pooling=pooling)
+    if int(version("sentence-transformers").partition(".")[0]) < 6:  # 5.1 does not read it
         with pytest.raises(UserError, match="does not read truncate_dim from a folder; install a newer one"):
-            export(ours / "model.pt", ours, tmp_path / "st", form, tokenizer, pooling="mean", dimension=7)
+            export(*given, pooling="mean", dimension=7)
         assert not (tmp_path / "st").exists()
         return
-    export(ours / "model.pt", ours, tmp_path / "st", form, tokenizer, pooling="mean", dimension=7)
-    theirs = library.SentenceTransformer(str(tmp_path / "st"), device="cpu")
-    assert theirs.truncate_dim == 7
+    export(*given, pooling="mean", dimension=7)
+    theirs = read_sentence_transformer(tmp_path / "st")
     vectors = theirs.encode(TEXTS)
-    assert vectors.shape == (len(TEXTS), 7)
+    assert theirs.truncate_dim == 7 and vectors.shape == (len(TEXTS), 7)
     np.testing.assert_allclose(vectors, encode(ours / "model.pt", ours, TEXTS)[:, :7], atol=2e-5)
     unit = theirs.encode(TEXTS, normalize_embeddings=True)
     np.testing.assert_allclose(unit, encode(ours / "model.pt", ours, TEXTS, dimension=7), atol=2e-5)
-    export(ours / "model.pt", ours, tmp_path / "whole", form, tokenizer, pooling="mean")
-    assert not (tmp_path / "whole" / "config_sentence_transformers.json").exists()
+    export(*given, pooling="mean", overwrite=True)
+    assert not (tmp_path / "st" / "config_sentence_transformers.json").exists()
     with pytest.raises(UserError, match="--dimension 999: the vectors have .* dimensions"):
-        export(ours / "model.pt", ours, tmp_path / "wide", form, tokenizer, pooling="mean", dimension=999)
+        export(*given, pooling="mean", dimension=999, overwrite=True)
 
 
 @pytest.mark.parametrize("form", ["hf", "sentence-transformers"])
@@ -115,15 +114,6 @@ def test_a_head_that_transformers_cannot_hold_is_said_to_be_left_out(tmp_path: P
         export(ours / "model.pt", ours, tmp_path / kind / "out", "hf", load_tokenizer(ours))
         said = "the MLM head is left out: the head of a roberta always uses GELU, the checkpoint's relu"
         assert (said in caplog.text) == is_left_out
-
-
-def test_other_poolings_are_rejected(imported: tuple[Path, Path], tmp_path: Path) -> None:
-    _, ours = imported
-    form, tokenizer = "sentence-transformers", load_tokenizer(ours)
-    for pooling in ("first-last", "layer:1"):
-        with pytest.raises(UserError, match="only pools the last layer, by cls, mean, max"):
-            export(ours / "model.pt", ours, tmp_path / "st", form, tokenizer, pooling=pooling)
-    assert not (tmp_path / "st").exists()
 
 
 @pytest.mark.parametrize("spoil", ["weights", "epsilon", "tokens"])
@@ -157,14 +147,6 @@ def test_a_difference_fails_and_writes_nothing(imported, tmp_path, monkeypatch, 
     with pytest.raises(UserError, match="nothing was written"):
         export(ours / "model.pt", ours, tmp_path / "hf", "hf", load_tokenizer(ours))
     assert list(tmp_path.iterdir()) == []
-
-
-def test_whitespace_vocabularies(checkpoint: Path, data_bin: Path, tmp_path: Path) -> None:
-    texts = ["bada kefe unknownword", "mome  lida", ""]
-    export(checkpoint, data_bin, tmp_path / "hf", "hf", WhitespaceTokenizer())
-    expected = torch.stack([state.mean(0) for state in their_states(tmp_path / "hf", texts, 24)]).numpy()
-    vectors = encode(checkpoint, data_bin, texts, tokenizer=WhitespaceTokenizer())
-    np.testing.assert_allclose(vectors, expected, atol=2e-5)
 
 
 def test_stock_fairseq_needs_no_plugin(checkpoint: Path, data_bin: Path, tmp_path: Path) -> None:

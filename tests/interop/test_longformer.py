@@ -37,25 +37,23 @@ def windowed(checkpoint: Path, target: Path, window: int) -> Path:
 def long(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder with an imported model.pt of 100 positions and window.pt, the same with a window of 6."""
     parent = tmp_path_factory.mktemp(request.param)
-    source = make_folder(parent / "hf", request.param, max_position_embeddings=100 if request.param == "bert" else 102)
+    source = make_folder(parent / "hf", request.param, max_position_embeddings=100)
     import_hf(source, parent / "ours")
     windowed(parent / "ours" / "model.pt", parent / "ours" / "window.pt", 6)
     return parent / "ours"
 
 
-def own_states(checkpoint: Path, folder: Path, texts: list[str]) -> np.ndarray:
-    encoder = SentenceEncoder.from_pretrained(checkpoint, folder)
-    return encoder.encode(texts, pooling="mean")
-
-
 def test_longformer_computes_the_same(long: Path, tmp_path: Path) -> None:
+    import transformers
+
     parities = export(long / "window.pt", long, tmp_path / "hf", "hf", load_tokenizer(long))
     assert parities[0].hidden_states < 2e-5
     states = their_states(tmp_path / "hf", TEXTS, 100, marked=True)
     assert max(len(state) for state in states) > 60
-    vectors = own_states(long / "window.pt", long, TEXTS)
+    encoders = (SentenceEncoder.from_pretrained(long / name, long) for name in ("window.pt", "model.pt"))
+    vectors, full = (encoder.encode(TEXTS, pooling="mean") for encoder in encoders)
     np.testing.assert_allclose(vectors, torch.stack([state.mean(0) for state in states]), atol=2e-5)
-    others = [own_states(long / "model.pt", long, TEXTS)]
+    others = [full]
     for changes in ({"marked": False}, {"attention_window": 8}, {"attention_window": 4}):
         wrong = their_states(tmp_path / "hf", TEXTS, 100, **{"marked": True, **changes})
         others.append(torch.stack([state.mean(0) for state in wrong]).numpy())
@@ -65,16 +63,8 @@ def test_longformer_computes_the_same(long: Path, tmp_path: Path) -> None:
     config = json.loads((tmp_path / "hf" / "config.json").read_text())
     assert (config["model_type"], config["attention_window"]) == ("longformer", [6, 6, 6])
     assert config["max_position_embeddings"] == 100 + config["pad_token_id"] + 1
-
-
-def test_the_masked_language_model_goes_too(long: Path, tmp_path: Path) -> None:
-    import transformers
-
-    export(long / "window.pt", long, tmp_path / "hf", "hf", load_tokenizer(long))
     theirs = transformers.AutoModelForMaskedLM.from_pretrained(str(tmp_path / "hf")).eval()
-    loaded = load_model(long / "window.pt", long)
-    tokenizer = load_tokenizer(long)
-    ids = tokenizer.ids()
+    loaded, ids = load_model(long / "window.pt", long), load_tokenizer(long).ids()
     rows = torch.tensor([ids[symbol] for symbol in loaded.dictionary.symbols if symbol != "<del>"])
     tokens = torch.randint(5, len(rows) - 1, (1, 50))
     tokens[0, 0] = 0
@@ -85,26 +75,21 @@ def test_the_masked_language_model_goes_too(long: Path, tmp_path: Path) -> None:
     torch.testing.assert_close(logits[..., : len(rows)], expected[..., rows], atol=5e-5, rtol=1e-4)
 
 
-def test_a_wrong_export_is_noticed(long: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One with other second projections, or another window."""
-
+@pytest.mark.parametrize("spoil", ["second projections", "window"])
+def test_a_wrong_export_is_noticed(spoil: str, long: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     to_hf = exporting.to_hf
 
-    def double_keys(*args: Any, **kwargs: Any) -> HfSource:
+    def spoiled(*args: Any, **kwargs: Any) -> HfSource:
         made = to_hf(*args, **kwargs)
-        made.base.encoder.layer[0].attention.self.key_global.weight.data *= 2
+        if spoil == "window":
+            made.base.config.attention_window = [12, 12, 12]
+        else:
+            made.base.encoder.layer[0].attention.self.key_global.weight.data *= 2
         return made
 
-    def double_window(*args: Any, **kwargs: Any) -> HfSource:
-        made = to_hf(*args, **kwargs)
-        made.base.config.attention_window = [12, 12, 12]
-        return made
-
-    for wrong in (double_keys, double_window):
-        with monkeypatch.context() as patch:
-            patch.setattr(exporting, "to_hf", wrong)
-            with pytest.raises(UserError, match="nothing was written"):
-                export(long / "window.pt", long, tmp_path / "hf", "hf", load_tokenizer(long))
+    monkeypatch.setattr(exporting, "to_hf", spoiled)
+    with pytest.raises(UserError, match="nothing was written"):
+        export(long / "window.pt", long, tmp_path / "hf", "hf", load_tokenizer(long))
     assert list(tmp_path.iterdir()) == []
 
 

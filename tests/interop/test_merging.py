@@ -16,7 +16,7 @@ from fairseq_clear.models.hf_source import read_source
 from fairseq_clear.models.state_dicts import VOCABULARY_ROWS
 from fairseq_clear.text.sentence_folders import SentenceSettings, write_modules
 from tests.conftest import rejected
-from tests.interop.folders import CORPUS, make_folder, make_sentence_folder
+from tests.interop.folders import CORPUS, make_folder, make_sentence_folder, read_sentence_transformer
 
 SENTENCES = [*CORPUS[-3:], "word " * 60]
 
@@ -51,17 +51,14 @@ def test_weights_are_the_mean_and_all_else_is_the_start(alpha, folders, tmp_path
 
 
 def test_the_result_loads_as_the_start_does(folders: tuple[Path, Path], tmp_path: Path) -> None:
-    from sentence_transformers import SentenceTransformer
-
     start, refined = folders
     half = make_half(start, tmp_path / "half")
     assert merge(half, refined, tmp_path / "d", "--alpha", "0") == 0
-    made, untouched = (SentenceTransformer(str(folder), device="cpu") for folder in (tmp_path / "d", start))
+    made, untouched = (read_sentence_transformer(folder) for folder in (tmp_path / "d", start))
     assert made[0].auto_model.dtype == torch.float32 and made.max_seq_length == untouched.max_seq_length
     assert abs(made.encode(SENTENCES) - untouched.encode(SENTENCES)).max() < 2e-3  # half precision was read
     assert merge(start, refined, tmp_path / "e", "--alpha", "0") == 0
-    same = SentenceTransformer(str(tmp_path / "e"), device="cpu")
-    assert (same.encode(SENTENCES) == untouched.encode(SENTENCES)).all()
+    assert (read_sentence_transformer(tmp_path / "e").encode(SENTENCES) == untouched.encode(SENTENCES)).all()
 
 
 def make_half(start: Path, folder: Path) -> Path:

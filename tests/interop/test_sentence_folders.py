@@ -41,9 +41,8 @@ def round_trip(source: Path, parent: Path) -> tuple[Path, Path]:
     return parent / "ours", parent / "out"
 
 
-@pytest.mark.parametrize("name", ["passage", "corpus"])
-def test_a_prompt_of_passages_is_that_of_documents(name: str, tmp_path: Path) -> None:
-    prompts = {"query": "q: ", name: "p: ", "document": ""}  # sentence-transformers adds the empty one
+def test_a_prompt_of_a_corpus_is_that_of_documents(tmp_path: Path) -> None:
+    prompts = {"query": "q: ", "corpus": "p: ", "document": ""}  # sentence-transformers adds the empty one
     write_modules(tmp_path, "mean", 8, 32, SentenceSettings(config={"prompts": prompts}))
     written = json.loads((tmp_path / "config_sentence_transformers.json").read_text())["prompts"]
     assert written == {**prompts, "document": "p: "}
@@ -60,9 +59,8 @@ def test_what_comes_in_goes_out(tmp_path: Path, kind: str) -> None:
     assert after.similarity_fn_name == before.similarity_fn_name
     np.testing.assert_allclose(after.encode(TEXTS), before.encode(TEXTS), atol=1e-6)
     if prompt := before.prompts.get("query"):  # include_prompt False: the prompt is read but not pooled
-        np.testing.assert_allclose(
-            after.encode(TEXTS, prompt_name="query"), before.encode(TEXTS, prompt_name="query"), atol=1e-6
-        )
+        found, expected = (model.encode(TEXTS, prompt_name="query") for model in (after, before))
+        np.testing.assert_allclose(found, expected, atol=1e-6)
         assert np.abs(before.encode(TEXTS, prompt=prompt) - before.encode(TEXTS, prompt="")).max() > 0.01
     encoder = SentenceEncoder.from_pretrained(ours / "model.pt", ours, device="cpu")
     np.testing.assert_allclose(encoder.encode(TEXTS), before.encode(TEXTS), atol=1e-6)

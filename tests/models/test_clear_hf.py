@@ -21,104 +21,29 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.interop.exporting import export
 from fairseq_clear.interop.parity import compare_states
 from fairseq_clear.models.clear_hf import ClearHfModel
+from fairseq_clear.models.encoding import read_tokens
 from fairseq_clear.models.hf_encoder import HfBackbone, HfEncoder
 from fairseq_clear.models.hf_source import read_source
-from fairseq_clear.modules import chunking
 from fairseq_clear.modules.pooling import POOLINGS
 from fairseq_clear.text.data_folders import load_tokenizer
-from tests.conftest import Ranks, run, sentences, tool
-from tests.faults.commands import same
-from tests.interop.folders import NEEDS_HF, byte_level, unigram, wordpiece, write_tokenizer
+from tests.conftest import Ranks, sentences, tool
+from tests.integration.test_command_lines import RUN, interrupted
+from tests.interop.folders import FAMILIES, NEEDS_HF, SMALL, make, wordpiece
 from tests.models.test_clear_roberta import difference, step
 from tests.models.test_compile import compiling_with
 from tests.training import Case, build, configuration, distance, refuses, update
 
 pytestmark = NEEDS_HF
 
-SMALL: dict[str, Any] = {
-    "hidden_size": 32,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "intermediate_size": 40,
-    "max_position_embeddings": 40,
-}
-# Family -> (kind of its tokenizer, changes of its configuration).
-FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
-    "bert": ("bert", {}),
-    "roberta": ("roberta", {}),
-    "xlm-roberta": ("unigram", {}),
-    "camembert": ("unigram", {}),
-    "distilbert": ("bert", {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 40}),
-    "mpnet": ("mpnet", {}),
-    "albert": ("bert", {"embedding_size": 16}),
-    "electra": ("bert", {"embedding_size": 16}),
-    "deberta-v2": (
-        "bert",
-        {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 8, "type_vocab_size": 0},
-    ),
-    "modernbert": ("bert", {"local_attention": 8, "pad_token_id": 0}),
-    "longformer": ("roberta", {"attention_window": 8}),
-    "roformer": ("bert", {"embedding_size": 16}),
-    "ernie": ("bert", {}),
-    "megatron-bert": ("bert", {}),
-}
 TRAINED = ("bert", "mpnet", "modernbert")  # families in which parity, resume and chunks are tested
-
-
-def mpnet() -> Any:
-    """The tokenizer of MPNet: WordPiece with <s> 0, <pad> 1, </s> 2, and an <unk> besides [UNK], which is the unknown token."""
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
-
-    known = wordpiece().get_vocab()
-    words = [word for word in sorted(known, key=known.__getitem__) if not word.startswith("[")]
-    names = ["<s>", "<pad>", "</s>", "<unk>", "[UNK]", *words, "<mask>"]
-    tokenizer = Tokenizer(models.WordPiece({name: number for number, name in enumerate(names)}, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece()
-    tokenizer.add_special_tokens(["<s>", "<pad>", "</s>", "<unk>", "[UNK]", "<mask>"])
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
-    )
-    return tokenizer
-
-
-TOKENIZERS = {"bert": wordpiece, "roberta": byte_level, "unigram": unigram, "mpnet": mpnet}
-
-
-def make(folder: Path, family: str, *, head: bool = True, padded: int = 3, **changes: Any) -> Path:
-    """A Hugging Face folder of this family, with ``padded`` rows more than its tokenizer has tokens."""
-    import transformers
-
-    kind, own = FAMILIES[family]
-    tokenizer = TOKENIZERS[kind]()
-    pad = tokenizer.token_to_id("[PAD]" if kind == "bert" else "<pad>")
-    values = {**SMALL, "vocab_size": tokenizer.get_vocab_size() + padded, "pad_token_id": pad, **own, **changes}
-    if pad and family != "mpnet":
-        values["max_position_embeddings"] += pad + 1
-    config = transformers.AutoConfig.for_model(family, **values)
-    torch.manual_seed(1)
-    loader = transformers.AutoModelForMaskedLM if head else transformers.AutoModel
-    model = loader.from_config(config)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.05 * torch.randn_like(parameter))
-    model.save_pretrained(folder)
-    write_tokenizer(tokenizer, folder, "bert" if kind == "bert" else "roberta")
-    if kind == "mpnet":
-        path = folder / "tokenizer_config.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"unk_token": "[UNK]"}))
-    return folder
 
 
 def prepared(folder: Path, source: Path) -> Path:
     """A data folder with the tokenizer of ``source``."""
     text = folder / "text.txt"
     text.write_text("\n".join(sentences(140, seed=1, longest=9)) + "\n")
-    assert (
-        main(["prepare", str(text), "--dest", str(folder / "bin"), "--tokenizer-dir", str(source), "--workers", "1"])
-        == 0
-    )
+    command = ["prepare", str(text), "--dest", str(folder / "bin"), "--tokenizer-dir", str(source), "--workers", "1"]
+    assert main(command) == 0
     return folder / "bin"
 
 
@@ -192,9 +117,7 @@ def test_it_learns_and_comes_out_as_it_is(family: SimpleNamespace, tmp_path: Pat
         texts = ["Bada kefe ligi.", "", "numo paju ba ke " * 30, "<mask> [UNK] <unk>"]
         vectors = encoder.encode(texts)
         model = trainer.get_model().eval()
-        own = model.embed(
-            torch.tensor([[0, *(encoder.dictionary.index(t) for t in encoder.tokenizer.encode(texts[0])), 2]])
-        )
+        own = model.embed(torch.tensor([read_tokens(encoder.dictionary, encoder.tokenizer, texts[0])]))
         assert np.abs(vectors[0] - own.detach().numpy()[0]).max() < 1e-6
         for form in ("hf", "sentence-transformers"):
             found = export(checkpoint, family.data, tmp_path / form, form, load_tokenizer(family.data))
@@ -220,22 +143,11 @@ def bert(made: Any) -> SimpleNamespace:
 @pytest.mark.parametrize("family", TRAINED, indirect=True)
 def test_resumed_is_uninterrupted(family: SimpleNamespace, tmp_path: Path) -> None:
     flags = (
-        family.data, "--user-dir", "fairseq_clear", "--task", "clear_lm", "--arch", "clear_hf",
-        "--encoder-from", family.source, "--criterion", "clear_moco", "--queue-size", "37", "--mlm-weight", "1",
-        "--augment", "del-word:ratio=0.3", "--cpu", "--sample-break-mode", "eos", "--tokens-per-sample", "32",
-        "--dropout", "0.1", "--batch-size", "8", "--optimizer", "adam", "--lr", "1e-3", "--disable-validation",
-        "--no-epoch-checkpoints", "--log-format", "json", "--max-update", "11",
+        "--arch", "clear_hf", "--encoder-from", family.source, "--criterion", "clear_moco", "--queue-size", "37",
+        "--mlm-weight", "1", "--augment", "del-word:ratio=0.3", "--dropout", "0.1", "--disable-validation",
         *(["--bf16"] if family.name == "modernbert" else []),
     )  # fmt: skip
-    run(*tool("train"), *flags, "--save-dir", tmp_path / "straight", "--save-interval-updates", "5")
-    (tmp_path / "twice").mkdir()  # as a run that was killed after its fifth update leaves it
-    (tmp_path / "straight" / "checkpoint_1_5.pt").rename(tmp_path / "twice" / "checkpoint_last.pt")
-    begun = torch.load(tmp_path / "twice" / "checkpoint_last.pt", weights_only=False)["model"]
-    run(*tool("train"), *flags, "--save-dir", tmp_path / "twice")
-    folders = (tmp_path / name for name in ("straight", "twice"))
-    straight, twice = (torch.load(folder / "checkpoint_last.pt", weights_only=False) for folder in folders)
-    assert same(straight["model"], twice["model"]) and not same(straight["model"], begun)
-    assert same(straight["last_optimizer_state"], twice["last_optimizer_state"])
+    interrupted(tmp_path, *tool("train"), family.data, *RUN, *flags)
 
 
 @pytest.mark.slow
@@ -292,18 +204,12 @@ def test_every_recipe_trains_what_it_uses(flags, family, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("family", TRAINED, indirect=True)
-def test_chunks_are_the_whole_and_are_recomputed_with_the_same_dropout(family, monkeypatch) -> None:
+def test_chunks_are_the_whole(family: SimpleNamespace) -> None:
     own = ("--arch", "clear_hf", "--encoder-from", str(family.source), "--tokens-per-sample", "32")
     flags = (*own, "--augment", "del-word:ratio=0.3")
-    chunks, dropout = ("--encode-chunk-size", "40"), ("--dropout", "0.1", "--attention-dropout", "0.1")
     whole, gradients = step(family.data, *flags)
-    chunked, of_chunks = step(family.data, *flags, *chunks)
+    chunked, of_chunks = step(family.data, *flags, "--encode-chunk-size", "40")
     assert chunked == pytest.approx(whole, rel=1e-5) and difference(gradients, of_chunks) < 1e-4
-    dropped, gradients = step(family.data, *flags, *chunks, *dropout)
-    monkeypatch.setattr(chunking, "checkpoint", lambda function, *parts, **_: function(*parts))
-    kept, of_kept = step(family.data, *flags, *chunks, *dropout)
-    assert kept == pytest.approx(dropped, rel=1e-6) and difference(gradients, of_kept) < 1e-6
-    assert difference(gradients, of_chunks) > 1e-3
 
 
 @pytest.mark.slow
@@ -361,9 +267,8 @@ def test_a_pooler_is_kept_and_not_trained(name: str, tmp_path: Path, caplog: pyt
 def test_the_longest_text_has_positions(name: str) -> None:
     import transformers
 
-    config = transformers.AutoConfig.for_model(
-        name, vocab_size=50, **SMALL, **({"quant_mode": False} if name == "ibert" else {})
-    )
+    own = {"quant_mode": False} if name == "ibert" else {}
+    config = transformers.AutoConfig.for_model(name, vocab_size=50, **SMALL, **own)
     model = transformers.AutoModel.from_config(config).eval()
     longest = HfBackbone.positions.fget(SimpleNamespace(model=model))  # type: ignore[attr-defined]
     model.embeddings(input_ids=torch.full((1, longest), 5))
@@ -404,11 +309,9 @@ def test_a_checkpoint_starts_another_run_with_and_without_deleted_words(made: An
         for part, spec in ((trainer, first), (other, second)):
             ids, known = part.get_model().backbone.ids, part.task.dictionary
             assert ids[known.index("<del>")] == (rows if spec == "del-word" else ids[known.unk()])
-        one_weight, other_weight = (
-            part.get_model().backbone.model.get_input_embeddings().weight for part in (trainer, other)
-        )
-        assert {len(one_weight), len(other_weight)} == {rows, rows + 1}
-        assert torch.equal(one_weight[:rows], other_weight[:rows])
+        models = (part.get_model().backbone.model for part in (trainer, other))
+        before, after = (model.get_input_embeddings().weight for model in models)
+        assert {len(before), len(after)} == {rows, rows + 1} and torch.equal(before[:rows], after[:rows])
         other.train_step([others.collater(others.__getitems__(range(8)))])
 
 
@@ -420,9 +323,8 @@ def test_folders_without_a_tokenizer_json_or_the_names_of_special_tokens(has_jso
     (source / "vocab.txt").write_text("".join(f"{word}\n" for word in sorted(known, key=known.__getitem__)))
     if not has_json:
         (source / "tokenizer.json").unlink()
-    (source / "tokenizer_config.json").write_text(
-        json.dumps({"tokenizer_class": "BertTokenizer", "do_lower_case": True})
-    )
+    config = {"tokenizer_class": "BertTokenizer", "do_lower_case": True}
+    (source / "tokenizer_config.json").write_text(json.dumps(config))
     data = prepared(tmp_path, source)
     assert load_tokenizer(data).ids()["<mask>"] == known["[MASK]"]
     assert main(["import", str(source), "--dest", str(tmp_path / "ours"), "--arch", "clear_hf"]) == 0
@@ -505,9 +407,7 @@ def test_an_encoder_that_fails_is_one_line(bert: SimpleNamespace, monkeypatch: p
     encoder = start(bert)[0].get_model().encoder
     encoder.check()
     with monkeypatch.context() as patch:
-        patch.setattr(
-            type(encoder.backbone), "forward", lambda *_: torch.zeros(1) + torch.zeros(2, 3, 4) @ torch.zeros(5)
-        )
+        patch.setattr(type(encoder.backbone), "forward", lambda *_: torch.zeros(2, 3, 4) @ torch.zeros(5))
         with pytest.raises(UserError, match=r"^bert: transformers cannot load it \(.*size"):
             encoder.check()
     with torch.no_grad():
@@ -545,18 +445,13 @@ def test_the_export_keeps_the_configuration(tmp_path: Path) -> None:
     after = trainer.get_model().backbone.model.config.to_dict()
     stated = json.loads(trainer.get_model().args.hf_encoder)["config"]
     assert stated["hidden_act"] == "gelu" and stated["pad_token_id"] == 0  # also what equals the default of its class
-    assert {name: after[name] for name in ("bos_token_id", "type_vocab_size", "vocab_size")} == {
-        "bos_token_id": None, "type_vocab_size": 3, "vocab_size": before["vocab_size"]
-    }  # fmt: skip
-
-
-def test_texts_as_long_as_the_positions_are_read(bert: SimpleNamespace) -> None:
-    model = start(bert, "--tokens-per-sample", "40")[0].get_model()
-    assert model.max_positions() == 40
+    kept = {"bos_token_id": None, "type_vocab_size": 3, "vocab_size": before["vocab_size"]}
+    assert {name: after[name] for name in kept} == kept
 
 
 def test_attention_of_padded_batches_is_not_cudnns(bert: SimpleNamespace) -> None:
-    model = start(bert)[0].get_model()
+    model = start(bert, "--tokens-per-sample", "40")[0].get_model()
+    assert model.max_positions() == 40, "texts as long as the positions are read"
     seen: list[bool] = []
     model.backbone.layers[0].register_forward_hook(lambda *_: seen.append(torch.backends.cuda.cudnn_sdp_enabled()))
     for lengths in ((5, 5), (5, 4)):

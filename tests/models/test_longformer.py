@@ -88,7 +88,7 @@ def test_old_checkpoints_with_one_projection_for_query_key_and_value_load(data_b
     assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
 
 
-def test_copies_share_no_masks(data_bin: Path) -> None:
+def test_copies_share_no_masks_and_a_classifier_has_the_window(data_bin: Path) -> None:
     model = model_of(data_bin, *WINDOW)
     encoder = model.encoder.sentence_encoder
     other = copy.deepcopy(encoder)
@@ -96,13 +96,7 @@ def test_copies_share_no_masks(data_bin: Path) -> None:
     assert masks[0][0] is masks[0][1] and masks[1][0] is masks[1][1] and masks[0][0] is not masks[1][0]
     tokens = tokens_of()
     torch.testing.assert_close(encoder(tokens)["encoder_out"][0], other(tokens)["encoder_out"][0])
-
-
-def test_a_classifier_has_the_window(data_bin: Path) -> None:
-    model = model_of(data_bin, *WINDOW)
     model.register_classification_head("head", 2)
-    tokens = tokens_of(1)
-    logits, _ = model(tokens, features_only=True, classification_head_name="head")
+    logits, _ = model(tokens_of(1), features_only=True, classification_head_name="head")
     logits.sum().backward()
-    assert logits.shape == (1, 2)
-    assert model.encoder.sentence_encoder.layers[1].self_attn.v_proj.weight.grad.abs().max() > 0
+    assert logits.shape == (1, 2) and encoder.layers[1].self_attn.v_proj.weight.grad.abs().max() > 0

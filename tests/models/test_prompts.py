@@ -2,8 +2,10 @@
 
 import json
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -21,7 +23,7 @@ from fairseq_clear.refining.refine_settings import PAIRS, RECIPES, RefineSetting
 from fairseq_clear.refining.refine_steps import Training, training_flags
 from fairseq_clear.tasks import validation_scores
 from fairseq_clear.text.data_folders import load_tokenizer
-from tests.interop.folders import NEEDS_ST, make_sentence_folder
+from tests.interop.folders import NEEDS_ST, make_sentence_folder, read_sentence_transformer
 from tests.models.test_clear_hf import prepared
 from tests.training import build, refuses
 
@@ -49,12 +51,10 @@ def ours(source: Path, parent: Path) -> SentenceEncoder:
 @pytest.mark.parametrize("pooled", [True, False])
 @pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
 def test_they_are_those_of_sentence_transformers(pooling: str, pooled: bool, tmp_path: Path) -> None:
-    from sentence_transformers import SentenceTransformer, __version__
-
-    if pooling == "cls" and not pooled and int(__version__.partition(".")[0]) < 6:
+    if pooling == "cls" and not pooled and int(version("sentence-transformers").partition(".")[0]) < 6:
         pytest.skip("before version 6, cls is always the first token")
     source = folder_with(tmp_path, pooling=pooling, pooled=pooled, default_prompt_name="passage")
-    encoder, theirs = ours(source, tmp_path), SentenceTransformer(str(source), device="cpu")
+    encoder, theirs = ours(source, tmp_path), read_sentence_transformer(source)
     pairs = [
         (encoder.encode_query(TEXTS), theirs.encode_query(TEXTS)),
         (encoder.encode(TEXTS), theirs.encode(TEXTS)),  # with the default prompt
@@ -69,23 +69,18 @@ def test_they_are_those_of_sentence_transformers(pooling: str, pooled: bool, tmp
         encoder.encode(TEXTS, prompt_name="answer")
 
 
-def test_the_export_says_them_under_both_names(tmp_path: Path) -> None:
+def test_the_export_says_them_under_both_names_and_the_cache_keeps_them_apart(tmp_path: Path) -> None:
     """sentence-transformers looks for ``document`` first, which every folder has, empty by default."""
-    from sentence_transformers import SentenceTransformer
-
-    encoder = ours(folder_with(tmp_path), tmp_path)
+    encoder = ours(folder_with(tmp_path, default_prompt_name="query"), tmp_path)
     folder = tmp_path / "ours"
     export(folder / "model.pt", folder, tmp_path / "out", "sentence-transformers", load_tokenizer(folder))
-    theirs = SentenceTransformer(str(tmp_path / "out"), device="cpu")
+    theirs = read_sentence_transformer(tmp_path / "out")
     np.testing.assert_allclose(encoder.encode_document(TEXTS), theirs.encode_document(TEXTS), atol=1e-6)
-    np.testing.assert_allclose(encoder.encode_query(TEXTS), theirs.encode_query(TEXTS), atol=1e-6)
+    query = encoder.encode_query(TEXTS)
+    np.testing.assert_allclose(query, theirs.encode_query(TEXTS), atol=1e-6)
     assert theirs.prompts == {**PROMPTS, "document": PROMPTS["passage"]}
-
-
-def test_the_cache_keeps_texts_with_and_without_a_prompt_apart(tmp_path: Path) -> None:
-    encoder = ours(folder_with(tmp_path, default_prompt_name="query"), tmp_path)
-    cached = CachedEncoder(encoder)
-    for prompt, expected in ((None, encoder.encode_query(TEXTS)), ("", encoder.encode(TEXTS, prompt=""))):
+    cached = CachedEncoder(encoder)  # keeps texts with and without a prompt apart
+    for prompt, expected in ((None, query), ("", encoder.encode(TEXTS, prompt=""))):
         np.testing.assert_allclose(cached.encode(TEXTS, prompt=prompt), expected, atol=1e-6)
     assert cached.sentences == 2 * len(TEXTS)
 
@@ -104,9 +99,8 @@ def test_the_commands_apply_and_print_them(tmp_path: Path, capsys: pytest.Captur
     embed = ["embed", str(tmp_path / "texts.txt"), "--checkpoint", model, "--output", str(tmp_path / "out.npy")]
     assert main([*embed, *common, "--prompt-name", "query"]) == 0
     assert "prompt 'bada kefe: '" in capsys.readouterr().out
-    np.testing.assert_allclose(
-        np.load(tmp_path / "out.npy"), encoder.encode_query(["bada kefe", "baju keni"]), atol=1e-6
-    )
+    expected = encoder.encode_query(["bada kefe", "baju keni"])
+    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("pooled", [True, False])
@@ -172,10 +166,8 @@ def test_a_guide_reads_them_as_its_own_folder_says(tmp_path: Path) -> None:
     found = guide(views["tokens"], views["lengths"], next(trainer.get_model().parameters()))
     row = views["tokens"][0]
     prompt = prompt_ids(encoder.dictionary, encoder.tokenizer, PROMPTS["query"])
-    text = encoder.tokenizer.decode(
-        [encoder.dictionary.symbols[index] for index in row[1 + len(prompt) :] if index > 2]
-    )
-    expected = encoder.encode_query(text)
+    symbols = [encoder.dictionary.symbols[index] for index in row[1 + len(prompt) :] if index > 2]
+    expected = encoder.encode_query(encoder.tokenizer.decode(symbols))
     found = torch.nn.functional.normalize(found, dim=1)
     np.testing.assert_allclose(found[0].numpy(), expected, atol=1e-6)
 
@@ -210,23 +202,19 @@ def test_sizes_count_the_prompt(tmp_path: Path) -> None:
             assert (int(dataset.sizes[item]), int(dataset.totals[item])) == (rows.max(), rows.sum())
 
 
-def test_validation_uses_them(tmp_path, monkeypatch) -> None:
+def test_validation_uses_them(tmp_path) -> None:
     data = prepared(tmp_path, folder_with(tmp_path, default_prompt_name="passage"))
     (tmp_path / "pairs.tsv").write_text("bada kefe\tlinu moba pada\nbaju keni\treho life baho\n")
     (tmp_path / "sts.tsv").write_text("bada kefe\tlinu moba\t1\nbaju keni\treho life\t2\nmome\treme\t3\n")
     flags = ("--eval-retrieval", str(tmp_path / "pairs.tsv"), "--eval-sts", str(tmp_path / "sts.tsv"))
     arch = ("--arch", "clear_hf", "--encoder-from", str(tmp_path / "source"), "--tokens-per-sample", "32")
     trainer, _ = build(data, *arch, *flags)
-    stock, used = validation_scores.encode_texts, []
-
-    def watched(*args: Any, prompt: str) -> Any:
-        used.append((args[-1][0], prompt))
-        return stock(*args, prompt=prompt)
-
-    monkeypatch.setattr(validation_scores, "encode_texts", watched)
-    for validation in (trainer.task.retrieval, trainer.task.sts):
-        validation(trainer.get_model(), trainer.task.dictionary)
-    assert used == [("bada kefe", "bada kefe: "), ("linu moba pada", "linu:"), ("bada kefe", "linu:")]
+    stock = validation_scores.encode_texts
+    with mock.patch.object(validation_scores, "encode_texts", side_effect=stock) as used:
+        for validation in (trainer.task.retrieval, trainer.task.sts):
+            validation(trainer.get_model(), trainer.task.dictionary)
+    read = [(call.args[-1][0], call.kwargs["prompt"]) for call in used.call_args_list]
+    assert read == [("bada kefe", "bada kefe: "), ("linu moba pada", "linu:"), ("bada kefe", "linu:")]
 
 
 def test_a_prompt_whose_tokens_follow_from_the_text_is_rejected() -> None:
