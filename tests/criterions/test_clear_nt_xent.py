@@ -207,7 +207,7 @@ EASY = {"queries": 32.0, "correct": 32.0, "negatives": 32.0 * 31, "without_negat
 @pytest.mark.parametrize(
     ("first", "updates", "changed", "max_update", "warned"),
     [
-        (80, 20, {}, 10_000, True),
+        (80, 20, {}, 1_000, True),
         (81, 20, {}, 10_000, False),
         (481, 20, {}, 60_000, True),
         (0, 20, {"correct": 31.6}, 10_000, False),
