@@ -32,7 +32,6 @@ class ThreadGroup:
         self.local = threading.local()
 
     def run(self, function: Callable[[int], Any]) -> list[Any]:
-
         def worker(rank: int) -> Any:
             self.local.rank = rank
             try:
@@ -61,8 +60,7 @@ class ThreadGroup:
         return WORKERS
 
     def get_rank(self, group: Any = None) -> int:
-        rank: int = self.local.rank
-        return rank
+        return int(self.local.rank)
 
     def get_backend(self, group: Any = None) -> str:
         return self.backend
@@ -74,10 +72,9 @@ class ThreadGroup:
         tensor.copy_(self._exchange(tensor, lambda all_of_them: torch.stack(all_of_them).sum(dim=0)))
 
     def reduce_scatter_tensor(self, own: torch.Tensor, parts: torch.Tensor, group: Any = None) -> None:
+        summed = self._exchange(parts, lambda all_of_them: torch.stack(all_of_them).sum(dim=0))
         begin = self.local.rank * len(own)
-        own.copy_(
-            self._exchange(parts, lambda all_of_them: torch.stack(all_of_them).sum(dim=0))[begin : begin + len(own)]
-        )
+        own.copy_(summed[begin : begin + len(own)])
 
 
 @pytest.fixture
@@ -103,9 +100,8 @@ def contrast(criterion: Any, anchors: torch.Tensor, positives: torch.Tensor, beg
         given = {"projections": anchors, "keys": positives.detach()}
     loss, queries, _ = criterion.contrast(given, views, criterion._layouts(views, False))
     loss.backward()
-    gradients = [
-        torch.zeros_like(vectors) if vectors.grad is None else vectors.grad for vectors in (anchors, positives)
-    ]
+    both = anchors, positives
+    gradients = [torch.zeros_like(vectors) if vectors.grad is None else vectors.grad for vectors in both]
     return {"loss": loss.detach(), "queries": queries, "gradient": torch.stack(gradients, dim=1)}
 
 

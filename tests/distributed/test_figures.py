@@ -44,15 +44,9 @@ Broken = Callable[[int], AbstractContextManager[Any]]
 def shuffled_keys(rank: int) -> Iterator[None]:
     """The second worker gives its figures in another order."""
     stock = contrastive.record_figures
-    shuffled = mock.patch.object(
-        contrastive, "record_figures", lambda *args: dict(reversed(stock(*args).items())) if rank else stock(*args)
-    )
-    with shuffled:
+    shuffled = lambda *args: dict(reversed(stock(*args).items())) if rank else stock(*args)  # noqa: E731
+    with mock.patch.object(contrastive, "record_figures", shuffled):
         yield
-
-
-def unbroken(rank: int) -> AbstractContextManager[None]:
-    return nullcontext()
 
 
 def averages(step: Callable[[Any], object], batch: Any) -> dict[str, float]:
@@ -71,9 +65,8 @@ def follow(rank: int, data: str, cases: Sequence[tuple[tuple[str, ...], Sequence
             batch = dataset.collater([dataset[index] for index in shares[rank]])
             in_parts = "lengths" in batch and chunking.has_parts(batch["lengths"], torch.device("cpu"))
             trainer.reset_dummy_batch(batch)
-            steps = [
-                (averages(trainer.train_step, [batch]), averages(trainer.valid_step, batch)) for _ in range(UPDATES)
-            ]
+            both = ((trainer.train_step, [batch]), (trainer.valid_step, batch))
+            steps = [tuple(averages(*step) for step in both) for _ in range(UPDATES)]
         found.append((steps, in_parts))
     return found
 
@@ -90,9 +83,10 @@ def logged(
     recipes = [(*(named.get(flag, flag) for flag in flags), *common) for flags in RECIPES.values()]
     for flags in recipes:
         configuration(paired_bin, *flags)  # kept for the workers, which are forked
-    found: dict[int, list[Any]] = {1: [follow(0, str(paired_bin), [(flags, SHARES[1], unbroken) for flags in recipes])]}
+    alone = [(flags, SHARES[1], nullcontext) for flags in recipes]
+    found: dict[int, list[Any]] = {1: [follow(0, str(paired_bin), alone)]}
     for workers in (2, 3):
-        cases = [(flags, SHARES[workers], unbroken) for flags in (recipes[:1] if workers == 2 else recipes)]
+        cases = [(flags, SHARES[workers], nullcontext) for flags in (recipes[:1] if workers == 2 else recipes)]
         cases += [(recipes[0], SHARES[2], shuffled_keys)] if workers == 2 else []
         found[workers] = ranks(workers, follow, str(paired_bin), cases)
     return found

@@ -35,30 +35,25 @@ GUIDED = (
     *("--criterion", "clear_self_guided", "--augment", "none", "--temperature", "0.2", "--regularizer-weight", "0.01"),
     *("--lr", "0.1"),
 )
+BT, CHUNKS = ("--views", "paraphrase:original,bt"), ("--encode-chunk-size", "40")
+HARD = (*BT, "--hard-negatives", "other", "--augment", "none")
+NEAR = ("--false-negatives", "guide:margin=-0.002", "--guide", "GUIDE")
 RECIPES: dict[str, tuple[str, ...]] = {
     "clear": (),
     "contrastive alone": ("--mlm-weight", "0"),
-    "weighted, in chunks": ("--contrastive-weight", "2.5", "--encode-chunk-size", "40"),
+    "weighted, in chunks": (*CHUNKS, "--contrastive-weight", "2.5"),
     "mlm alone": ("--contrastive-weight", "0"),
     "two copies": ("--mlm-copies", "2"),
-    "window, in chunks": ("--attention-window", "4", "--encode-chunk-size", "40"),
+    "window, in chunks": (*CHUNKS, "--attention-window", "4"),
     "regularised, layers frozen": ("--regularizer-weight", "0.01", "--frozen-layers", "2"),
-    "matryoshka": ("--matryoshka", "8,32,128", "--encode-chunk-size", "40"),
+    "matryoshka": (*CHUNKS, "--matryoshka", "8,32,128"),
     "false negatives masked": ("--false-negatives", "guide:margin=0.05"),
-    "false negatives of a guide, in chunks": (
-        *("--false-negatives", "guide:margin=0.0", "--guide", "GUIDE", "--encode-chunk-size", "40"),
-    ),
-    "hard negatives, a guide": (
-        *("--views", "same", "--hard-negatives", "other,bt", "--augment", "none"),
-        *("--false-negatives", "guide:margin=-0.002", "--guide", "GUIDE"),
-    ),
-    "hard negatives": ("--views", "paraphrase:original,bt", "--hard-negatives", "other", "--augment", "none"),
+    "false negatives of a guide, in chunks": (*CHUNKS, "--false-negatives", "guide:margin=0.0", "--guide", "GUIDE"),
+    "hard negatives, a guide": (*NEAR, "--views", "same", "--hard-negatives", "other,bt", "--augment", "none"),
+    "hard negatives": HARD,
     "one direction": ("--directions", "one"),
-    "one direction, hard negatives, a guide, in chunks": (
-        *("--directions", "one", "--views", "paraphrase:original,bt", "--hard-negatives", "other", "--augment", "none"),
-        *("--false-negatives", "guide:margin=-0.002", "--guide", "GUIDE", "--encode-chunk-size", "40"),
-    ),
-    "sg": (*GUIDED, "--objective", "sg", "--views", "paraphrase:original,bt"),
+    "all of these, in chunks": (*NEAR, *CHUNKS, *HARD, "--directions", "one"),
+    "sg": (*GUIDED, *BT, "--objective", "sg"),
     "opt1, in chunks": (*GUIDED, "--objective", "opt1", "--encode-chunk-size", "32"),
     "opt2 with mlm": (*GUIDED, "--objective", "opt2", "--mlm-weight", "1"),
     "opt3, matryoshka": (*GUIDED, "--objective", "opt3", "--matryoshka", "8,32"),
@@ -68,16 +63,24 @@ MOCO = tuple("--criterion clear_moco --queue-size 13 --key-momentum 0.5 --temper
 # Keys enter the queue in the order of the ranks, here that of one worker's batch; with both directions it is another one,
 # so that queue holds them all.
 RECIPES |= {
-    "moco": (*MOCO, "--views", "paraphrase:original,bt"),
-    "moco, false negatives masked": (
-        *(*MOCO, "--false-negatives", "guide:margin=0.05", "--views", "paraphrase:original,bt"),
-    ),
-    "moco, a guide": (*(*MOCO, "--false-negatives", "guide", "--guide", "GUIDE", "--views", "paraphrase:original,bt"),),
-    "moco, matryoshka": (*MOCO, "--matryoshka", "8,32", "--views", "paraphrase:original,bt"),
-    "moco with mlm, in chunks": (
-        *(*MOCO, "--mlm-weight", "1", "--symmetric", "--queue-size", "400", "--encode-chunk-size", "32"),
-    ),
+    "moco": (*MOCO, *BT),
+    "moco, false negatives masked": (*MOCO, *BT, "--false-negatives", "guide:margin=0.05"),
+    "moco, a guide": (*MOCO, *BT, "--false-negatives", "guide", "--guide", "GUIDE"),
+    "moco, matryoshka": (*MOCO, *BT, "--matryoshka", "8,32"),
+    "moco with mlm, in chunks": (*MOCO, *CHUNKS, "--mlm-weight", "1", "--symmetric", "--queue-size", "400"),
 }
+SPAN = ("--views", "span:anchors=2,positives=2,min=3,max=9", "--augment", "none", "--tokens-per-sample", "32")
+OF_DOCUMENTS = {
+    "declutr": SPAN,
+    "easy negatives alone": (*SPAN, "--same-document-negatives", "exclude"),
+    "mlm on anchors": (*SPAN, "--contrastive-weight", "0"),
+    "joint": (*SPAN, "--anchor-mlm", "joint"),
+    "joint, in chunks": (*SPAN, "--anchor-mlm", "joint", "--encode-chunk-size", "33", "--ddp-backend", "pytorch_ddp"),
+    "titles": ("--views", "titles:longest=60", "--augment", "none", "--tokens-per-sample", "32"),
+    "neighbor-slice": ("--views", "neighbor", "--augment", "slice", "--tokens-per-sample", "32"),
+}
+# neighbours: items of several documents, six pairs each
+SHARES_OF_DOCUMENTS = {1: [[[0, 1, 7, 8, 13, 15]]], 2: [[[0, 1, 7, 8]], [[13, 15]]]}
 # The regulariser's gradient is 0 at the first update.
 STEPS = {name: 3 if "moco" in name else 2 if "regularised" in name or "opt" in name else 1 for name in RECIPES}
 LOGGED = [
@@ -91,10 +94,8 @@ FREQUENT = ("--update-freq", "4")
 def detached_gather() -> Iterator[None]:
     with ExitStack() as patches:
         for module in (nt_xent_module, self_guided_module):
-            detached = mock.patch.object(
-                module, "all_gather_rows", lambda rows, layout: all_gather_rows(rows.detach(), layout)
-            )
-            patches.enter_context(detached)
+            detached = lambda rows, layout: all_gather_rows(rows.detach(), layout)  # noqa: E731
+            patches.enter_context(mock.patch.object(module, "all_gather_rows", detached))
         yield
 
 
@@ -122,7 +123,10 @@ def cases(workers: int, guide: Path) -> dict[tuple[str, ...], Case]:
                 found[recipe,] = Case(with_backend, SHARES[workers], steps=STEPS[recipe])
             if workers in SEVEN_SHARES:
                 found["seven", recipe, backend] = Case((*with_backend, *FREQUENT), SEVEN_SHARES[workers])
+    if workers in SHARES_OF_DOCUMENTS:
+        found |= {(name,): Case(flags, SHARES_OF_DOCUMENTS[workers]) for name, flags in OF_DOCUMENTS.items()}
     if workers == 2:
+        found["detached", "declutr"] = Case(SPAN, SHARES_OF_DOCUMENTS[2], detached_gather)
         legacy = ("--ddp-backend", "legacy_ddp")
         found["detached",] = Case(legacy, SHARES[2], detached_gather)
         found["detached", "opt3"] = Case((*RECIPES["opt3"], *legacy), SHARES[2], detached_gather, STEPS["opt3"])
@@ -156,8 +160,9 @@ def moved(result: dict[str, Any]) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize(
+    ("workers", "recipe"), [(2, name) for name in (*RECIPES, *OF_DOCUMENTS)] + [(3, name) for name in RECIPES]
+)
 def test_the_update_does_not_depend_on_the_workers(workers, recipe, single, several) -> None:
     (alone,) = single[recipe,]
     assert moved(alone) > 1e-2
@@ -173,6 +178,7 @@ def test_the_update_does_not_depend_on_the_workers(workers, recipe, single, seve
     [
         (("detached",), ("clear",)),
         (("detached", "opt3"), ("opt3",)),
+        (("detached", "declutr"), ("declutr",)),
         (("fairseq's",), ("seven", "clear", "legacy_ddp")),
     ],
 )
@@ -221,9 +227,7 @@ def gather_and_weigh(rank: int, counts: Sequence[int]) -> tuple[torch.Tensor, to
 @pytest.mark.parametrize("counts", [(2, 1), (0, 3), (2, 0, 1)])
 def test_gathering_unequal_rows(counts: tuple[int, ...], ranks: Ranks) -> None:
     results: Any = ranks(len(counts), gather_and_weigh, counts)
-    parts = [
-        torch.arange(count * 2, dtype=torch.float32).reshape(-1, 2) + 100 * rank for rank, count in enumerate(counts)
-    ]
+    parts = [torch.arange(count * 2.0).reshape(-1, 2) + 100 * rank for rank, count in enumerate(counts)]
     everyone = sum(range(1, len(counts) + 1))
     for rank, (gathered, gradient, offset) in enumerate(results):
         torch.testing.assert_close(gathered, torch.cat(parts))
@@ -246,37 +250,3 @@ def test_each_worker_of_a_machine_has_its_own_gpu(monkeypatch: pytest.MonkeyPatc
     assert choose_device("cuda:1") == torch.device("cuda", 1) and choose_device("cpu") == torch.device("cpu")
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)  # as with srun --gpus-per-task
     assert choose_device(None) == torch.device("cuda", 0)
-
-
-# Documents
-
-SPAN = ("--views", "span:anchors=2,positives=2,min=3,max=9", "--augment", "none", "--tokens-per-sample", "32")
-OF_DOCUMENTS = {
-    "declutr": SPAN,
-    "easy negatives alone": (*SPAN, "--same-document-negatives", "exclude"),
-    "mlm on anchors": (*SPAN, "--contrastive-weight", "0"),
-    "joint": (*SPAN, "--anchor-mlm", "joint"),
-    "joint, in chunks": (*SPAN, "--anchor-mlm", "joint", "--encode-chunk-size", "33", "--ddp-backend", "pytorch_ddp"),
-    "titles": ("--views", "titles:longest=60", "--augment", "none", "--tokens-per-sample", "32"),
-    "neighbor-slice": ("--views", "neighbor", "--augment", "slice", "--tokens-per-sample", "32"),
-}
-# neighbours: items of several documents, six pairs each
-SHARES_OF_DOCUMENTS = {1: [[[0, 1, 7, 8, 13, 15]]], 2: [[[0, 1, 7, 8]], [[13, 15]]]}
-
-
-@pytest.mark.slow
-def test_updates_of_documents_do_not_depend_on_the_workers(data_bin: Path, ranks: Ranks) -> None:
-    found = {}
-    for workers, shares in SHARES_OF_DOCUMENTS.items():
-        cases = [Case(flags, shares) for flags in OF_DOCUMENTS.values()]
-        cases.append(Case(SPAN, shares, broken=detached_gather))
-        found[workers] = ranks(workers, updates, str(data_bin), cases)[0]
-    for number, name in enumerate(OF_DOCUMENTS):
-        one, two = found[1][number], found[2][number]
-        assert distance(one["before"], two["before"]) == 0
-        assert distance(one["before"], one["after"]) > 1e-3, name
-        assert distance(one["after"], two["after"]) < 1e-5, name
-        for logged in ("loss", "mlm_loss", "contrastive_loss", "negatives_per_query"):
-            assert one["log"].get(logged) == pytest.approx(two["log"].get(logged), abs=2e-3), (name, logged)
-    # the negative control
-    assert distance(found[1][0]["after"], found[2][-1]["after"]) > 1e-4
