@@ -89,7 +89,7 @@ MISTAKES = {
     f"embed bad.txt --checkpoint {ENCODER}": {"": "bad.txt:2: byte 0xff"},
     f"embed ./e --checkpoint {ENCODER}": {"": "e: holds no line; give a text file with one sentence a line"},
     f"embed c.jsonl --checkpoint {ENCODER}": {
-        "--output new.npy": "c.jsonl:2: no field 'text' (fields: title); name the right one with --text-field",
+        "--output new.npy": "c.jsonl:2: no field 'text' (fields: title); name the right one with --text-field"
     },
     f"embed gone.txt --checkpoint {ENCODER}": {"": "cannot read it"},
     "embed alone.txt --checkpoint CHECKPOINT --data-bin DATA": {"": "add --tokenizer whitespace"},

@@ -12,13 +12,7 @@ import pytest
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation import embedding_files
-from fairseq_clear.evaluation.embedding_files import (
-    Sentences,
-    read_sentences,
-    scan_sentences,
-    write_array,
-    write_jsonl,
-)
+from fairseq_clear.evaluation.embedding_files import Sentences, read_sentences, scan_sentences, write_array, write_jsonl
 from fairseq_clear.models.encoding import EncodingCounts
 from fairseq_clear.shared_work import Workers
 from tests.conftest import run
@@ -36,9 +30,8 @@ DIGEST = hashlib.sha256("".join(f"{line}\n" for line in LINES).encode()).hexdige
 EXPECTED = letters(LINES)[0]
 
 
-def write(source, output, encode=letters, sentences=None, **options):
-    found = sentences or scan_sentences(source)
-    return write_array(output, found, encode, 2, {"seed": 1}, workers=Workers(), **options)
+def write(source, output, encode=letters, sentences=None):
+    return write_array(output, sentences or scan_sentences(source), encode, 2, {"seed": 1}, workers=Workers())
 
 
 @pytest.fixture(autouse=True)
@@ -94,17 +87,13 @@ def test_a_full_disk_keeps_finished_blocks(source, tmp_path, monkeypatch):
     monkeypatch.setattr(embedding_files, "BLOCK", 1)
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", full)
-        with pytest.raises(
-            UserError, match=r"No space left on device; finished blocks are kept in .*out\.npy\.partial"
-        ):
+        with pytest.raises(UserError, match=r"No space left on device; finished blocks are kept in .*\.partial"):
             write(source, output)
     assert output.read_text() == "old"
     (array,) = tmp_path.glob("*.partial/vectors.npy")
     content = array.read_bytes()
     array.write_bytes(b"")
-    with pytest.raises(
-        UserError, match=r"vectors\.npy: was damaged after it was written; remove .*out\.npy\.partial and"
-    ):
+    with pytest.raises(UserError, match=r"vectors\.npy: was damaged after it was written; remove .*\.partial and"):
         write(source, output)
     array.write_bytes(content)
     blocks = []
@@ -158,27 +147,12 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
     assert found[1] - found[0] < 40, found
 
 
-# Numbers of half the size
-
-
-def write_rows(tmp_path, rows, **options):
-    """Embed as many lines as there are rows, whose vectors they are."""
-    source = tmp_path / "rows.txt"
-    source.write_text("".join(f"{number}\n" for number in range(len(rows))))
-    settings = {"rows": hashlib.sha256(rows.tobytes()).hexdigest()}
-
-    def encode(texts):
-        return rows[[int(text) for text in texts]], EncodingCounts(len(texts))
-
-    found = scan_sentences(source)
-    return write_array(tmp_path / "out.npy", found, encode, rows.shape[1], settings, workers=Workers(), **options)
-
-
 @pytest.mark.parametrize("number", [np.nan, -np.inf])
-def test_vectors_that_cannot_be_compared(number, tmp_path):
-    rows = np.full((3, 2), number, np.float32)
+def test_vectors_that_cannot_be_compared(number, source, tmp_path):
+    def encode(texts):
+        return np.full((len(texts), 2), number, np.float32), EncodingCounts(len(texts))
+
     with pytest.raises(UserError, match="NaN or infinity; check the checkpoint"):
-        write_rows(tmp_path, rows)
-    sentences = scan_sentences(tmp_path / "rows.txt")
+        write(source, tmp_path / "out.npy", encode)
     with pytest.raises(UserError, match="NaN or infinity"):
-        write_jsonl(io.BytesIO(), sentences, lambda texts: (rows, EncodingCounts(len(texts))))
+        write_jsonl(io.BytesIO(), scan_sentences(source), encode)

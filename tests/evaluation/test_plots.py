@@ -15,7 +15,7 @@ from fairseq_clear.evaluation.sts import cosine, spearman
 from fairseq_clear.evaluation.sts_data import Pairs
 from fairseq_clear.evaluation.training_log import read_log
 from fairseq_clear.text.tokenizers import WhitespaceTokenizer
-from tests.conftest import WORDS, sentences
+from tests.conftest import WORDS, rejected, sentences
 from tests.evaluation.test_training_log import LINES, record, write
 from tests.evaluation.toys import Words
 
@@ -31,31 +31,19 @@ def test_bars_are_the_scores():
     assert bars[0].errorbar.lines[2][0].get_segments()[1][:, 0].tolist() == [58.0, 62.0]
 
 
-def panels_of(figure):
-    """Axis label -> (x, y) of each line."""
-    return {
-        axis.get_ylabel(): [(line.get_xdata().tolist(), line.get_ydata().tolist()) for line in axis.lines]
-        for axis in figure.axes
-    }
-
-
-def test_what_was_logged_is_drawn(tmp_path):
-    figure = draw_lines(curve_panels({"run": read_log(write(tmp_path, LINES))}), "updates")
-    # the update that was logged again after resuming counts once, as it was logged last
-    assert panels_of(figure) == {
-        "loss": [([20], [11.5])],
-        "mlm loss": [([10, 20], [9, 7.5]), ([20], [8.5])],
-        "contrastive loss": [([10, 20], [5, 4]), ([20], [4.5])],
-        "alignment": [([10, 20], [0.2, 0.35])],
-        "uniformity": [([10, 20], [-1, -2])],
-    }
-
-
-def test_two_runs_are_in_the_same_panels(tmp_path):
+def test_what_two_runs_logged_is_in_the_same_panels(tmp_path):
     plain = [record("train", at, "train", loss=12 - at / 10) for at in (10, 20)]  # no record within epochs
     logs = {"run": read_log(write(tmp_path, LINES)), "MLM alone": read_log(write(tmp_path, plain, "mlm.log"))}
     figure = draw_lines(curve_panels(logs), "updates")
-    assert panels_of(figure)["loss"] == [([20], [11.5]), ([10, 20], [11, 10])]
+    lines = {axis.get_ylabel(): [line.get_xydata().tolist() for line in axis.lines] for axis in figure.axes}
+    # the update that was logged again after resuming counts once, as it was logged last
+    assert lines == {
+        "loss": [[[20, 11.5]], [[10, 11], [20, 10]]],
+        "mlm loss": [[[10, 9], [20, 7.5]], [[20, 8.5]]],
+        "contrastive loss": [[[10, 5], [20, 4]], [[20, 4.5]]],
+        "alignment": [[[10, 0.2], [20, 0.35]]],
+        "uniformity": [[[10, -1], [20, -2]]],
+    }
     assert len({line.get_color() for axis in figure.axes for line in axis.lines}) == 3
     with pytest.raises(UserError, match="run: no log has any of loss, mlm_loss"):
         curve_panels({"run": {"valid": {10.0: {"bleu": 1.0}}}})
@@ -126,33 +114,22 @@ def test_the_map_has_near_texts_near_and_is_the_same_each_time():
 # The command
 
 
-@pytest.fixture
-def pairs(tmp_path):
-    rows = [f"{one}\t{two}\t{score}" for one, two, score in zip(DATA.first, DATA.second, SCORES, strict=True)]
-    (tmp_path / "pairs.tsv").write_text("\n".join(rows) + "\n")
-    return tmp_path / "pairs.tsv"
-
-
 @pytest.mark.slow
-def test_curves(tmp_path, capsys):
-    log = tmp_path / "train.log"
-    log.write_text("\n".join(LINES) + "\n")
-    assert main(["plot", "curves", str(log), "--output", str(tmp_path / "curves.png"), "--labels", "run"]) == 0
-    captured = capsys.readouterr()
-    assert captured.out == f"wrote {tmp_path / 'curves.png'}\n" and captured.err == ""
+def test_curves(tmp_path, capsys, monkeypatch):
+    command = ["plot", "curves", str(write(tmp_path, LINES)), "--output", str(tmp_path / "curves.png")]
+    assert main([*command, "--labels", "run"]) == 0
+    assert capsys.readouterr() == (f"wrote {tmp_path / 'curves.png'}\n", "")
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_without_matplotlib_the_extra_is_named(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert main(["plot", "curves", "train.log", "--output", str(tmp_path / "curves.png")]) == 2
-    assert "with the extra eval" in capsys.readouterr().err
+    rejected(capsys, command, "with the extra eval")
 
 
 @pytest.mark.slow
-def test_layers_and_embedding(tmp_path, capsys, checkpoint, data_bin, pairs):
+def test_layers_and_embedding(tmp_path, capsys, checkpoint, data_bin):
+    rows = [f"{one}\t{two}\t{score}\n" for one, two, score in zip(DATA.first, DATA.second, SCORES, strict=True)]
+    (tmp_path / "pairs.tsv").write_text("".join(rows))
     flags = ["--encoder", str(checkpoint), "--data-bin", str(data_bin), "--tokenizer", "whitespace", "--device", "cpu"]
-    data = ["--sts-file", str(pairs), "--labels", "tiny"]
+    data = ["--sts-file", str(tmp_path / "pairs.tsv"), "--labels", "tiny"]
     assert main(["plot", "layers", *flags, *data, "--output", str(tmp_path / "layers.svg")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("tiny, cls: ") and lines[1].startswith("tiny, mean: ")

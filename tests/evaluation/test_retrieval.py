@@ -42,7 +42,7 @@ from fairseq_clear.evaluation.retrieval_data import (
 )
 from tests.conftest import sentences
 from tests.evaluation import toys
-from tests.evaluation.test_retrieval_data import CORPUS, QRELS, QUESTIONS, lines
+from tests.evaluation.test_retrieval_data import write_beir
 from tests.evaluation.toys import Letters, Words
 
 MEASURES = {
@@ -75,9 +75,7 @@ def by_trec_eval(scores: np.ndarray, judged: list[dict[int, int]]) -> dict[str, 
     qrels = {f"q{q}": {name(n): gain for n, gain in own.items()} | {"unjudged": 0} for q, own in enumerate(judged)}
     run = {f"q{q}": {name(n): float(score) for n, score in enumerate(row)} for q, row in enumerate(scores)}
     whole = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10", "map_cut.100", "recall.1,5,10,100"}).evaluate(run)
-    first = {
-        q: dict(sorted(row.items(), key=lambda item: (item[1], item[0]), reverse=True)[:10]) for q, row in run.items()
-    }
+    first = {q: dict(sorted(row.items(), key=lambda item: item[::-1], reverse=True)[:10]) for q, row in run.items()}
     cut = pytrec_eval.RelevanceEvaluator(qrels, {"recip_rank"}).evaluate(first)
     found = {metric: [whole[f"q{q}"][measure] for q in range(len(judged))] for metric, measure in MEASURES.items()}
     return {"MRR@10": [cut[f"q{q}"]["recip_rank"] for q in range(len(judged))], **found}
@@ -106,6 +104,12 @@ def test_metrics_are_those_of_trec_eval(run: tuple[np.ndarray, list[dict[int, in
 def sort_everything(scores: np.ndarray, depth: int) -> list[list[int]]:
     """Numbers of the highest scores; of equal ones, the lowest number first."""
     return [sorted(range(len(row)), key=lambda n: (-row[n], n))[:depth] for row in scores.tolist()]
+
+
+def by_exact_cosines(queries: np.ndarray, passages: np.ndarray, depth: int) -> list[list[int]]:
+    units = [side / np.linalg.norm(side.astype(np.float64), axis=1, keepdims=True) for side in (queries, passages)]
+    exact = [side.astype(np.float32).astype(np.float64) for side in units]
+    return sort_everything(np.round(np.einsum("qd,pd->qp", *exact), 12), depth)
 
 
 def signs(rows: int, seed: int) -> np.ndarray:
@@ -139,14 +143,21 @@ def test_float_ties_do_not_depend_on_blocks(seed: int, columns: int, rows: int, 
     rng = np.random.default_rng(seed)
     queries = (rng.normal(size=(5, 24)) + shift).astype(np.float32)
     passages = (rng.normal(size=(20, 24)) + shift).astype(np.float32)[rng.integers(0, 20, 60)]
-    units = [side / np.linalg.norm(side.astype(np.float64), axis=1, keepdims=True) for side in (queries, passages)]
-    exact = [side.astype(np.float32).astype(np.float64) for side in units]
-    expected = sort_everything(np.round(np.einsum("qd,pd->qp", *exact), 12), 12)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(retrieval, "QUERIES_PER_BLOCK", rows)
         patch.setattr(retrieval, "PASSAGES_PER_BLOCK", columns)
         found = search(queries, [passages], 12)
-    assert found.passages.tolist() == expected
+    assert found.passages.tolist() == by_exact_cosines(queries, passages, 12)
+
+
+@pytest.mark.parametrize("columns", [1, 7, 64])
+def test_cosines_that_float32_does_not_tell_apart_are_ranked(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retrieval, "PASSAGES_PER_BLOCK", columns)
+    rng = np.random.default_rng(1)
+    base = rng.normal(size=24)
+    queries = (base + 0.3 * rng.normal(size=(20, 24))).astype(np.float32)
+    passages = (base + 1e-6 * rng.normal(size=(64, 24))).astype(np.float32)
+    assert search(queries, [passages], 5).passages.tolist() == by_exact_cosines(queries, passages, 5)
 
 
 def test_vectors_that_are_not_finite_are_an_error() -> None:
@@ -260,6 +271,8 @@ def test_a_report_shows_what_three_queries_find() -> None:
         numbers = [data.passages.index(text) for text in example["passages"]]
         assert example["right"] == [number in data.relevant[query] for number in numbers]
         assert example["rank"] == details["ranks"][query] and (True in example["right"]) == (example["rank"] <= 3)
+    shown = [evaluate_retrieval(Letters(), data, seed=seed).details["examples"] for seed in range(4)]
+    assert any(one != shown[0] for one in shown), "the seed chooses them"
 
 
 def test_passages_are_encoded_in_parts_that_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,12 +308,10 @@ DOCUMENT = "bada kefe\nligi moho bada\nnuju\n\nligi pala\nreme ligi\n\nalone\n\n
 
 @pytest.fixture
 def pairs(tmp_path: Path) -> Path:
-    path = tmp_path / "pairs.tsv"
     words = [line.split()[:3] for line in sentences(24, 3) if line]
-    path.write_text(
-        "".join(f"{' '.join(first[:2])}\t{first[0]} {' '.join(other)}\n" for first, other in pairwise(words))
-    )
-    return path
+    rows = (f"{one[0]} {one[1]}\t{one[0]} {' '.join(other)}\n" for one, other in pairwise(words))
+    (tmp_path / "pairs.tsv").write_text("".join(rows))
+    return tmp_path / "pairs.tsv"
 
 
 def cells(line: str, label: str) -> list[list[float]]:
@@ -331,9 +342,8 @@ def test_encoders_and_baselines_are_rows_of_one_table(pairs, tmp_path, capsys) -
     report = json.loads(output.read_text())
     assert [row["label"] for row in report["rows"]] == labels and report["command"] == "retrieval"
     assert report["rows"][1]["encoder"] == {"baseline": "BM25", "k1": 1.2, "b": 0.75}
-    assert report["rows"][2]["details"]["intervals"]["MRR@10"] == pytest.approx(
-        list(expected[2].details["intervals"]["MRR@10"])
-    )
+    interval = expected[2].details["intervals"]["MRR@10"]
+    assert report["rows"][2]["details"]["intervals"]["MRR@10"] == pytest.approx(list(interval))
     assert set(report["data"]["pairs.tsv"]) == {"pairs.tsv"} and report["seeds"] == [7]
 
 
@@ -358,56 +368,23 @@ def test_every_kind_of_data(tmp_path: Path, asked: Asked) -> None:
     text.write_text(DOCUMENT)
     of_text = {"bada kefe", "ligi moho bada nuju", "ligi pala", "reme ligi", "sine reme", "sine sine"}
     assert asked("--documents", text) == of_text
-    running = tmp_path / "running.txt"
-    running.write_text("One is here. Two is\nthere.\n\nThree came. Four went.\n")
+    text.write_text("One is here. Two is\nthere.\n\nThree came. Four went.\n")
     of_text = {"One is here.", "Two is there.", "Three came.", "Four went."}
-    assert asked("--documents", running, "--split-sentences", "paragraphs") == of_text
-    beir = tmp_path / "beir"
-    (beir / "qrels").mkdir(parents=True)
-    (beir / "corpus.jsonl").write_text(lines(CORPUS)), (beir / "queries.jsonl").write_text(lines(QUESTIONS))
-    (beir / "qrels" / "dev.tsv").write_text(QRELS)
-    data = read_beir(beir, "dev")
-    found = asked("--data", beir, "--split", "dev", "--passage-prefix", "p: ")
+    assert asked("--documents", text, "--split-sentences", "paragraphs") == of_text
+    data = read_beir(write_beir(tmp_path, "dev"), "dev")
+    found = asked("--data", tmp_path, "--split", "dev", "--passage-prefix", "p: ")
     assert found == {*data.queries, *(f"p: {text}" for text in data.passages)}
 
 
-def test_a_report_is_written_though_the_reader_of_the_table_has_left(pairs: Path, tmp_path: Path, monkeypatch) -> None:
-    reader, writer = os.pipe()
-    os.close(reader)
-    flags = ["--pairs", str(pairs), "--encoder", f"{TOYS}:Letters", "--output", str(tmp_path / "r.json")]
-    with os.fdopen(writer, "w", buffering=1) as gone:
-        monkeypatch.setattr(sys, "stdout", gone)
-        assert main(["retrieval", *flags]) == 0
-    assert json.loads((tmp_path / "r.json").read_text())["rows"]
-
-
-def test_scores_are_printed_though_the_report_cannot_be_written(pairs: Path, capsys: pytest.CaptureFixture) -> None:
-    flags = ["--pairs", str(pairs), "--encoder", f"{TOYS}:Letters", "--output", "/proc/r.json"]
-    assert main(["retrieval", *flags]) == 2
+def test_the_table_or_the_report_cannot_be_written(pairs: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    command = ["retrieval", "--pairs", str(pairs), "--encoder", f"{TOYS}:Letters", "--output"]
+    assert main([*command, "/proc/r.json"]) == 2
     out, err = capsys.readouterr()
     assert "MRR@10" in out and "queries 23; passages 23" in out
     assert "--output /proc/r.json: " in err and err.count("\n") == 1
-
-
-def test_the_seed_chooses_the_examples() -> None:
-    data = data_of_pairs("pairs", [(f"query {n}", f"passage {n}") for n in range(40)], {})
-    shown = [
-        {example["query"] for example in evaluate_retrieval(Letters(), data, seed=seed).details["examples"]}
-        for seed in (1, 2)
-    ]
-    assert shown[0] != shown[1]
-
-
-@pytest.mark.parametrize("columns", [1, 7, 64])
-def test_cosines_that_float32_does_not_tell_apart_are_ranked(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retrieval, "PASSAGES_PER_BLOCK", columns)
-    rng = np.random.default_rng(1)
-    base = rng.normal(size=24)
-    queries = (base + 0.3 * rng.normal(size=(20, 24))).astype(np.float32)
-    passages = (base + 1e-6 * rng.normal(size=(64, 24))).astype(np.float32)
-    exact = [
-        (side / np.linalg.norm(side.astype(np.float64), axis=1, keepdims=True)).astype(np.float32).astype(np.float64)
-        for side in (queries, passages)
-    ]
-    expected = sort_everything(np.round(exact[0] @ exact[1].T, 12), 5)
-    assert retrieval.search(queries, [passages], 5).passages.tolist() == expected
+    reader, writer = os.pipe()
+    os.close(reader)  # as a pager that has left
+    with os.fdopen(writer, "w", buffering=1) as gone:
+        monkeypatch.setattr(sys, "stdout", gone)
+        assert main([*command, str(tmp_path / "r.json")]) == 0
+    assert json.loads((tmp_path / "r.json").read_text())["rows"]

@@ -32,13 +32,17 @@ def lines(records: list[Any]) -> str:
     return "".join(json.dumps(record) + "\n" for record in records)
 
 
+def write_beir(folder: Path, split: str) -> Path:
+    (folder / "qrels").mkdir()
+    (folder / "corpus.jsonl.gz").write_bytes(gzip.compress(lines(CORPUS).encode()))
+    (folder / "queries.jsonl").write_text(lines(QUESTIONS))
+    (folder / "qrels" / f"{split}.tsv").write_text(QRELS)
+    return folder
+
+
 @pytest.fixture
 def beir(tmp_path: Path) -> Path:
-    (tmp_path / "qrels").mkdir()
-    (tmp_path / "corpus.jsonl.gz").write_bytes(gzip.compress(lines(CORPUS).encode()))
-    (tmp_path / "queries.jsonl").write_text(lines(QUESTIONS))
-    (tmp_path / "qrels" / "test.tsv").write_text(QRELS)
-    return tmp_path
+    return write_beir(tmp_path, "test")
 
 
 def test_the_layout_of_beir(beir: Path) -> None:
@@ -49,6 +53,8 @@ def test_the_layout_of_beir(beir: Path) -> None:
     assert data.identical == [-1, 2]
     assert set(data.hashes) == {"corpus.jsonl.gz", "queries.jsonl", "test.tsv"}
     assert data.describe() == {"queries": 2, "passages": 3, "relevant passages that the corpus lacks": 1}
+    (beir / "qrels/test.tsv").write_text(QRELS + "q2\tp1\t0\nq2\tp2\t3\n")
+    assert read_beir(beir).relevant[0] == {1: 3}, "the last judgement of a passage counts"
 
 
 @pytest.mark.parametrize(
@@ -71,11 +77,6 @@ def test_mistakes_in_a_folder_of_beir(beir: Path, file: str, content: str, where
     (beir / file).write_text(content)
     with pytest.raises(UserError, match=where):
         read_beir(beir)
-
-
-def test_the_last_judgement_of_a_passage_counts(beir: Path) -> None:
-    (beir / "qrels/test.tsv").write_text(QRELS + "q2\tp1\t0\nq2\tp2\t3\n")
-    assert read_beir(beir).relevant[0] == {1: 3}
 
 
 def test_missing_parts_of_a_folder_of_beir(beir: Path) -> None:

@@ -2,8 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -50,10 +48,8 @@ def test_features_of_pairs():
 
 @pytest.mark.slow
 def test_every_task_runs_and_sentences_are_embedded_once(folder):
-    words = Words(64)
-    asked = []
-    encode = words.encode
-    words.encode = lambda texts, batch_size=32: asked.extend(texts) or encode(texts)
+    words, asked = Words(64), []
+    words.encode = lambda texts, batch_size=32: asked.extend(texts) or Words(64).encode(texts)
     tasks = [task for task in [*DOWNSTREAM_TASKS, *PROBING_TASKS] if not task.startswith("STS1") or task == "STS12"]
     data = read_tasks(folder, tasks)
     result = evaluate_senteval(CachedEncoder(words), data, classifiers=FAST)
@@ -74,15 +70,18 @@ def test_every_task_runs_and_sentences_are_embedded_once(folder):
 
 def test_tasks_are_validated_as_senteval_does(folder):
     def rows(split):
-        return pair_features(Words(64).encode(split.first), Words(64).encode(split.second)), split.labels
+        vectors = [Words(64).encode(side) for side in (split.first, split.second)]
+        return pair_features(*vectors, both=task == "SNLI"), split.labels
 
-    result = evaluate_senteval(Words(64), read_tasks(folder, ["MRPC", "SICK-E"]), classifiers=FAST, seeds=[3])
-    splits = read_task(folder, "MRPC").splits
-    fit = cross_validate(rows(splits["train"]), rows(splits["test"]), 2, FAST, 3)
-    assert (result.means()["MRPC"], result.means("dev")["MRPC"]) == (fit.test, fit.dev)
-    splits = read_task(folder, "SICK-E").splits
-    fit = split_validate(*(rows(splits[name]) for name in ("train", "dev", "test")), 3, FAST, 3)
-    assert (result.means()["SICK-E"], result.means("dev")["SICK-E"]) == (fit.test, fit.dev)
+    tasks = ["MRPC", "SICK-E", "SNLI"]
+    result = evaluate_senteval(Words(64), read_tasks(folder, tasks), classifiers=FAST, seeds=[3])
+    for task in tasks:
+        parts = list(map(rows, read_task(folder, task).splits.values()))
+        if task == "MRPC":
+            fit = cross_validate(*parts, 2, FAST, 3)
+        else:
+            fit = split_validate(*parts, 3, FAST, 3, regularize=task != "SNLI")
+        assert (result.means()[task], result.means("dev")[task]) == (fit.test, fit.dev)
     assert len(read_sts(folder, "SICK-R")) == 18
 
 
@@ -120,18 +119,16 @@ def test_mistakes(folder, tmp_path):
 # Readers
 
 
-def test_every_task_is_read_from_sentevals_layout(tmp_path):
-    write_senteval(tmp_path)
+def test_every_task_is_read_from_sentevals_layout(folder):
+    shapes = {}
     for name in [*TRANSFER_TASKS, *PROBING_TASKS]:
-        assert is_task_present(tmp_path, name)
-        data = read_task(tmp_path, name)
+        assert is_task_present(folder, name)
+        data = read_task(folder, name)
+        shapes[name] = tuple(data.splits)
         assert all(set(split.labels) == set(range(data.classes)) for split in data.splits.values()), name
         assert all((split.second is not None) == (name in ("MRPC", "SICK-E", "SNLI")) for split in data.splits.values())
         assert all(len(digest) == 64 for digest in data.hashes.values()) and data.hashes
-    shapes = {name: tuple(read_task(tmp_path, name).splits) for name in TRANSFER_TASKS}
-    assert (
-        shapes["MR"] == ("all",) and shapes["TREC"] == ("train", "test") and shapes["SNLI"] == ("train", "dev", "test")
-    )
+    assert [shapes[name] for name in ("MR", "TREC", "SNLI")] == [("all",), ("train", "test"), ("train", "dev", "test")]
 
 
 def test_order_and_labels_are_sentevals(tmp_path):
@@ -144,14 +141,9 @@ def test_order_and_labels_are_sentevals(tmp_path):
     write(tmp_path / "TREC" / "TREC_10.label", ["HUM:x Who"])
     split = read_task(tmp_path, "TREC").splits["train"]
     assert split.first == ("What", "How far : caf\u00e9 ?") and split.labels.tolist() == [0, 5]
-    lines = ["tr\tb\tone", "tr\ta\ttwo words", "va\ta\tx", "te\tb\ty"]
-    write(tmp_path / "past_present.txt", lines)
+    write(tmp_path / "past_present.txt", ["tr\tb\tone", "tr\ta\ttwo words", "va\ta\tx", "te\tb\ty"])
     data = read_task(tmp_path, "Tense")
-    assert (
-        data.classes == 2
-        and data.splits["train"].labels.tolist() == [1, 0]
-        and data.splits["test"].labels.tolist() == [1]
-    )
+    assert (data.classes, [data.splits[name].labels.tolist() for name in ("train", "test")]) == (2, [[1, 0], [1]])
 
 
 @pytest.mark.parametrize(
@@ -178,22 +170,19 @@ def test_broken_files_are_named_by_line(tmp_path, task, file, lines, message):
 
 def test_missing_files(tmp_path):
     write_senteval(tmp_path)
+    with pytest.raises(UserError, match="has no MR, nor"):
+        read_task(tmp_path / "probing", "MR")
     (tmp_path / "downstream" / "SICK" / "SICK_test_annotated.txt").unlink()
     assert not is_task_present(tmp_path, "SICK-E") and is_task_present(tmp_path, "MRPC")
     with pytest.raises(UserError, match="SICK_test_annotated.txt: cannot read it"):
         read_task(tmp_path, "SICK-E")
-    with pytest.raises(UserError, match="has no MR, nor"):
-        read_task(tmp_path / "probing", "MR")
 
 
 @pytest.mark.real
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the shared real data")
 def test_real_sets_have_their_published_sizes():
-    sizes = {
-        name: [len(split.first) for split in read_task(SHARED, name).splits.values()]
-        for name in ("MR", "CR", "TREC", "MRPC")
-    }
-    assert sizes == {"MR": [10662], "CR": [3775], "TREC": [5452, 500], "MRPC": [4076, 1725]}
+    for name, sizes in {"MR": [10662], "CR": [3775], "TREC": [5452, 500], "MRPC": [4076, 1725]}.items():
+        assert [len(split.first) for split in read_task(SHARED, name).splits.values()] == sizes
 
 
 # The command
@@ -215,38 +204,14 @@ def test_seeds_give_mean_and_deviation(folder, tmp_path, capsys):
     assert lines[2].endswith("seeds 1 2")
     report = json.loads(output.read_text())
     assert report["seeds"] == [1, 2] and report["command"] == "senteval"
-    assert [score["test"] for score in report["rows"][0]["details"]["scores"]["TREC"]] == [
-        score.test for score in expected.scores["TREC"]
-    ]
+    found = report["rows"][0]["details"]["scores"]["TREC"]
+    assert [score["test"] for score in found] == [score.test for score in expected.scores["TREC"]]
 
 
-def test_dev_scores_and_presets(folder, capsys):
-    flags = ["--tasks", "TREC", "--preset", "logistic", "--folds", "2", "--split", "dev"]
+def test_dev_scores_of_many_tasks_are_rows(folder, capsys):
+    flags = ["--tasks", "TREC", "probing", "--preset", "logistic", "--folds", "2", "--split", "dev"]
     assert main(["senteval", "--data", str(folder), *OF_WORDS, *flags]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    expected = evaluate_senteval(
-        Words(), read_tasks(folder, ["TREC"]), classifiers=Classifiers(kind="logistic", folds=2)
-    )
-    assert lines[1].split()[1] == f"{expected.means('dev')['TREC']:.2f}" and lines[2].endswith("seeds 1111")
-
-
-def test_many_tasks_are_rows(folder, capsys):
-    flags = ["--tasks", "TREC", "probing", "--preset", "logistic", "--folds", "2"]
-    assert main(["senteval", "--data", str(folder), *OF_WORDS, *flags]) == 0
-    columns = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:-1]]
-    assert columns == ["TREC", *PROBING_TASKS, "Downstream", "Probing", "Avg."]
-
-
-def test_snli_has_the_features_of_senteval(tmp_path: Path) -> None:
-    write_senteval(tmp_path)
-    settings, splits = Classifiers(kind="logistic", folds=2), read_task(tmp_path, "SNLI").splits
-
-    def rows(name: str) -> tuple[Any, Any]:
-        first, second = (Words(64).encode(side) for side in (splits[name].first, splits[name].second))
-        return pair_features(first, second, both=True), splits[name].labels
-
-    fit = split_validate(*map(rows, ("train", "dev", "test")), 3, settings, 3, regularize=False)
-    (found,) = evaluate_senteval(Words(64), read_tasks(tmp_path, ["SNLI"]), classifiers=settings, seeds=[3]).scores[
-        "SNLI"
-    ]
-    assert (found.test, found.dev) == (fit.test, fit.dev)
+    _, *rows, caption = (line.split() for line in capsys.readouterr().out.splitlines())
+    assert [row[0] for row in rows] == ["TREC", *PROBING_TASKS, "Downstream", "Probing", "Avg."]
+    expected = evaluate_senteval(Words(), read_tasks(folder, ["TREC"]), classifiers=FAST)
+    assert rows[0][1] == f"{expected.means('dev')['TREC']:.2f}" and caption[-2:] == ["seeds", "1111"]

@@ -495,8 +495,7 @@ def test_a_rank_of_ten_still_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "word"),
-    [((1, 0.5, 2), "helped"), ((-1, -2, -0.5), "hurt"), ((0, -1, 1), "made no clear difference")],
+    ("change", "word"), [((1, 0.5, 2), "helped"), ((-1, -2, -0.5), "hurt"), ((0, -1, 1), "made no clear difference")]
 )
 def test_the_verdict_follows_the_interval(change: tuple[float, float, float], word: str) -> None:
     report: Any = RefineReport.__new__(RefineReport)
