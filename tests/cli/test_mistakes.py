@@ -113,7 +113,7 @@ MISTAKES = {
         "--whitening-dimensions 2": "--whitening-dimensions 2: ",
         "--whitening c.jsonl": "--whitening c.jsonl: ",
         "--tasks STS12": "--data: ",
-        f"--encoder {TOYS}:broken": f"{TOYS}:broken: ",
+        f"--encoder {TOYS}:broken": f"{TOYS}:broken: has no method encode",
         f"--encoder {TOYS}:Constant": f"{TOYS}:Constant, pairs: ",
     },
     f"sts --sts-file pairs.tsv --encoder {ENCODER}": {

@@ -36,33 +36,23 @@ def test_blocks_hold_whole_batches():
     np.testing.assert_array_equal(CachedEncoder(Letters(), batch_size=1).encode(texts), Letters().encode(texts))
 
 
-@pytest.mark.parametrize(
-    "returned", [torch.ones(2, 3), [torch.ones(3)] * 2, [[1, 1, 1]] * 2, np.ones((2, 3), np.float16)]
-)
-def test_arrays_of_any_kind(returned):
-    vectors = to_vectors(returned, 2, "x")
-    assert vectors.dtype == np.float32 and vectors.tolist() == [[1.0] * 3] * 2
+def test_arrays_of_any_kind_become_a_matrix():
+    for returned in (torch.ones(2, 3), [torch.ones(3)] * 2, [[1, 1, 1]] * 2, np.ones((2, 3), np.float16)):
+        vectors = to_vectors(returned, 2, "x")
+        assert vectors.dtype == np.float32 and vectors.tolist() == [[1.0] * 3] * 2
+    for returned, message in (
+        (np.ones((3, 2)), r"returned an array of shape \(3, 2\) for 2 sentences"),
+        (np.ones(2), r"returned an array of shape \(2,\)"),
+        (np.ones((2, 0)), r"returned an array of shape \(2, 0\)"),
+        ([[1.0], [1.0, 2.0]], "returned list, not vectors of equal length"),
+        (None, r"returned an array of shape \(\)"),
+        ([[1.0], [float("nan")]], "1 of 2 vectors contain NaN"),
+    ):
+        with pytest.raises(UserError, match=f"encoder x: {message}"):
+            to_vectors(returned, 2, "x")
 
 
-@pytest.mark.parametrize(
-    ("returned", "message"),
-    [
-        (np.ones((3, 2)), r"encoder x: returned an array of shape \(3, 2\) for 2 sentences"),
-        (np.ones(2), r"encoder x: returned an array of shape \(2,\)"),
-        (np.ones((2, 0)), r"encoder x: returned an array of shape \(2, 0\)"),
-        ([[1.0], [1.0, 2.0]], "encoder x: returned list, not vectors of equal length"),
-        (None, r"encoder x: returned an array of shape \(\)"),
-        ([[1.0], [float("nan")]], "encoder x: 1 of 2 vectors contain NaN"),
-    ],
-)
-def test_what_is_no_matrix_is_rejected(returned, message):
-    with pytest.raises(UserError, match=message):
-        to_vectors(returned, 2, "x")
-
-
-def test_other_mistakes():
-    with pytest.raises(UserError, match="encoder x: has no method encode"):
-        CachedEncoder(object(), name="x")
+def test_an_encoder_that_changes_its_dimension():
     changing = Words(4)
     cached = CachedEncoder(changing, name="x")
     cached.encode(["a"])
@@ -81,9 +71,8 @@ def test_factories_classes_and_objects():
 
 
 def test_poolings_of_a_checkpoint_share_its_model(checkpoint, data_bin):
-    loaded = load_encoders(
-        str(checkpoint), [None, "cls", "layer:1"], data_bin=str(data_bin), tokenizer=WhitespaceTokenizer, device="cpu"
-    )
+    options = {"data_bin": str(data_bin), "tokenizer": WhitespaceTokenizer, "device": "cpu"}
+    loaded = load_encoders(str(checkpoint), [None, "cls", "layer:1"], **options)
     assert [label for label, _ in loaded] == [f"{checkpoint} {name}" for name in ("mean", "cls", "layer:1")]
     first, second, third = (encoder for _, encoder in loaded)
     assert first.model is second.model is third.model
@@ -113,31 +102,21 @@ def test_names_that_are_wrong(name, pooling, message, tmp_path, monkeypatch):
         load_encoders(name, [pooling])
 
 
-FILE = "3 2\nfilm 1 0\ngood 0 1\nNew York 5 5\n"
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_texts_are_means_of_their_words(packed: bool, tmp_path: Path) -> None:
-    path = tmp_path / ("small.vec.gz" if packed else "small.vec")
-    path.write_bytes(gzip.compress(FILE.encode()) if packed else FILE.encode())
-    encoder = WordVectors(path)
-    found = encoder.encode(["Good film, film!", "unheard of", ""])
-    np.testing.assert_allclose(found, [[2 / 3, 1 / 3], [0, 0], [0, 0]], rtol=1e-6)
-    assert encoder.describe()["words"] == 3
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+def test_texts_are_means_of_their_words(tmp_path: Path) -> None:
+    for name, pack in (("small.vec.gz", gzip.compress), ("small.vec", bytes)):
+        (tmp_path / name).write_bytes(pack(b"3 2\nfilm 1 0\ngood 0 1\nNew York 5 5\n"))
+        encoder = WordVectors(tmp_path / name)
+        found = encoder.encode(["Good film, film!", "unheard of", ""])
+        np.testing.assert_allclose(found, [[2 / 3, 1 / 3], [0, 0], [0, 0]], rtol=1e-6)
+        assert encoder.describe()["words"] == 3
+    for text, message in (
         ("film 1 0\ngood 1\n", ":2: not a word and 2 numbers"),
         ("film 1 x\n", ":1: malformed number"),
         ("", "no word vector"),
-    ],
-)
-def test_malformed_files_are_named_with_line(text: str, message: str, tmp_path: Path) -> None:
-    (tmp_path / "bad.vec").write_text(text)
-    with pytest.raises(UserError, match=message):
-        WordVectors(tmp_path / "bad.vec")
+    ):
+        (tmp_path / "bad.vec").write_text(text)
+        with pytest.raises(UserError, match=message):
+            WordVectors(tmp_path / "bad.vec")
     with pytest.raises(UserError, match="cannot read it"):
         WordVectors(tmp_path / "none.vec")
 

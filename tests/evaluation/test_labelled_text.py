@@ -2,7 +2,6 @@
 
 import json
 import lzma
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -81,11 +80,8 @@ def test_scores_are_scikit_learns(strength: float | None) -> None:
     # a test part of one label, which is always predicted: the others do not count
     is_first = [true == found == min(GROUPS) for true, found in zip(DATA.labels["test"], predicted, strict=True)]
     first = np.flatnonzero(is_first).tolist()
-    part = replace(
-        DATA,
-        texts={**DATA.texts, "test": [DATA.texts["test"][n] for n in first]},
-        labels={**DATA.labels, "test": [DATA.labels["test"][n] for n in first]},
-    )
+    parts = ({**side, "test": [side["test"][n] for n in first]} for side in (DATA.texts, DATA.labels))
+    part = LabelledText(*parts, {})
     (of_first,) = evaluate_labelled(Words(64), part, folds=6, strength=strength, seed=6)
     assert of_first.macro_f1 == of_first.accuracy == 100 and len(first) > 1
     assert found.macro_f1 == pytest.approx(100 * f1_score(DATA.labels["test"], predicted, average="macro"))
@@ -148,8 +144,5 @@ def test_mistakes_name_file_and_line(content: str, flags: dict[str, object], mes
     path.write_text(content)
     with pytest.raises(UserError, match=message):
         evaluate_labelled(Words(), read_labelled(path, remove=flags.get("remove", ())), folds=flags.get("folds", 5))
-
-
-def test_a_test_label_must_be_in_the_training_texts() -> None:
     with pytest.raises(UserError, match="--test: has the label 'sea', which --train lacks"):
         evaluate_labelled(Words(), LabelledText(DATA.texts, {**DATA.labels, "test": ["sea"] * 36}, {}))

@@ -39,9 +39,10 @@ def cosine(one: np.ndarray, other: np.ndarray) -> float:
     return float(one @ other / np.sqrt((one @ one) * (other @ other)))
 
 
-def eligible(
-    encoder: Any, pairs: Pairs, extra: list[str], chosen: MiningSettings
-) -> list[list[tuple[int, float, str]]]:
+Rows = list[list[tuple[int, float, str]]]
+
+
+def eligible(encoder: Any, pairs: Pairs, extra: list[str], chosen: MiningSettings) -> Rows:
     """(rank, cosine, text) of everything that each pair may get, nearest first; each cosine in float64, one by one."""
     texts = list(dict.fromkeys([passage for _, passage in pairs] + extra))
     vectors = dict(zip(texts, encoder.encode(texts), strict=True))
@@ -49,20 +50,18 @@ def eligible(
     for query, passage in pairs:
         own = {query, *(other for same, other in pairs if same == query)}
         (vector,) = encoder.encode([query])
+        cosines = {text: round(cosine(vector, vectors[text]), 9) for text in texts if text not in own}
         # sorted() keeps the order of the candidates where cosines are equal
-        others = sorted(
-            ((-round(cosine(vector, vectors[t]), 9), t) for t in texts if t not in own), key=lambda row: row[0]
-        )
-        limit = cosine(vector, vectors[passage]) - (chosen.margin or 0)
-        rows = [(rank, -negative, text) for rank, (negative, text) in enumerate(others, 1)]
-        rows = [row for row in rows if chosen.first_rank <= row[0] <= chosen.last_rank]
+        ranked = enumerate(sorted(cosines, key=lambda text: -cosines[text]), 1)
+        rows = [(n, cosines[t], t) for n, t in ranked if chosen.first_rank <= n <= chosen.last_rank]
         if chosen.margin is not None:
+            limit = cosine(vector, vectors[passage]) - chosen.margin
             rows = [row for row in rows if row[1] < limit - 1e-9]
         found.append(rows)
     return found
 
 
-def listed(mined: MinedNegatives) -> list[list[tuple[int, float, str]]]:
+def listed(mined: MinedNegatives) -> Rows:
     rows = zip(mined.ranks.tolist(), mined.similarities.tolist(), mined.negatives.tolist(), strict=True)
     return [[(r, c, mined.texts[n]) for r, c, n in zip(*row, strict=True)] for row in rows]
 
@@ -71,23 +70,16 @@ LETTERS = "abcdefgh"
 text = st.text(LETTERS, min_size=2, max_size=3)
 
 
-@st.composite
-def chosen_settings(draw: Any) -> MiningSettings:
-    negatives, first = draw(st.integers(1, 3)), draw(st.integers(1, 5))
-    return MiningSettings(
-        negatives=negatives,
-        first_rank=first,
-        last_rank=first + negatives - 1 + draw(st.integers(0, 20)),
-        margin=draw(st.sampled_from([None, 0.0, 0.2, -0.3])),
-    )
-
-
-@given(
-    st.lists(st.tuples(text, text), min_size=1, max_size=12),
-    st.lists(text, max_size=12),
-    chosen_settings(),
-    st.integers(0, 99),
+SETTINGS = st.builds(
+    lambda n, first, more, margin: MiningSettings(
+        negatives=n, first_rank=first, last_rank=first + n - 1 + more, margin=margin
+    ),
+    *(st.integers(1, 3), st.integers(1, 5), st.integers(0, 20), st.sampled_from([None, 0.0, 0.2, -0.3])),
 )
+PAIRS = st.lists(st.tuples(text, text), min_size=1, max_size=12)
+
+
+@given(PAIRS, st.lists(text, max_size=12), SETTINGS, st.integers(0, 99))
 @pytest.mark.slow
 @settings(max_examples=150)
 def test_the_nearest_are_those_of_a_full_search(pairs, extra, chosen, seed) -> None:
@@ -184,18 +176,13 @@ def mine(*flags: str | Path) -> int:
 
 
 def test_the_folder_and_the_table(pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    further, dest = tmp_path / "more.jsonl", tmp_path / "out" / "mined"
-    also = tmp_path / "also" / "more.jsonl"
+    further, also, dest = tmp_path / "more.jsonl", tmp_path / "also" / "more.jsonl", tmp_path / "out" / "mined"
     also.parent.mkdir()
     also.write_text('{"body": "nuju"}\n')
     further.write_text('{"body": "bada kefe"}\n{"body": "ligi\\nmoho"}\n')
-    flags = (
-        *("--candidates", further, also, "--text-field", "body", "--negatives", "2", "--margin", "0.02"),
-        *("--first-rank", "2"),
-    )
+    flags = ("--candidates", further, also, *"--text-field body --negatives 2 --margin 0.02 --first-rank 2".split())
     assert mine("--pairs", pairs, "--encoder", f"{TOYS}:Letters", *flags, "--dest", dest) == 0
     out, err = capsys.readouterr()
-    assert err == ""
     report = json.loads((dest / "mine.json").read_text())
     kept = report["counts"]["kept"]
     assert report["counts"] == {"pairs": 40, "kept": kept, "candidates": 43} and 0 < kept <= 40
@@ -204,15 +191,13 @@ def test_the_folder_and_the_table(pairs: Path, tmp_path: Path, capsys: pytest.Ca
         content = (dest / name).read_bytes()
         assert hashlib.sha256(content).hexdigest() == digest and content.count(b"\n") == kept
     assert set(report["inputs"]) == {"pairs.tsv", str(further), str(also)} and report["settings"]["margin"] == 0.02
-    assert out == f"pairs 40; kept {kept}; candidates 43; wrote {dest}\n"
+    assert (out, err) == (f"pairs 40; kept {kept}; candidates 43; wrote {dest}\n", "")
     means = [report["mean_similarity"]["positive"], *report["mean_similarity"]["negatives"]]
     assert means[0] > means[1] + 0.02 and means[1] > means[2]
     assert 2 <= report["mean_rank"][0] < report["mean_rank"][1]
 
 
-def test_the_prompts_of_the_encoder_are_recorded(
-    pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_prompts_of_the_encoder_are_recorded(pairs: Path, tmp_path: Path, monkeypatch, capsys) -> None:
     class Prompted(Letters):
         prompts = {"query": "ask ", "document": ""}
 

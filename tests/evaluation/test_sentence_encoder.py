@@ -86,11 +86,8 @@ def test_long_texts_are_cut_with_one_warning(checkpoint, data_bin, caplog):
         encoder.max_length = 4
         encoder.encode([long, WORDS[0]])
         encoder.encode(WORDS[0])
-    messages = [record.getMessage() for record in caplog.records]
-    assert messages == [
-        "2 of 3 texts are longer than 24 tokens and were cut",
-        "1 of 2 texts are longer than 4 tokens and were cut",
-    ]
+    expected = ["2 of 3 texts are longer than 24 tokens", "1 of 2 texts are longer than 4 tokens"]
+    assert caplog.messages == [f"{said} and were cut" for said in expected]
     assert encoder.last.truncated == 0
 
 
@@ -98,9 +95,8 @@ def test_a_tokenizer_of_other_text_is_noticed(encoder, caplog):
     with caplog.at_level(logging.WARNING, "fairseq_clear"):
         encoder.encode(["none of these", f"{WORDS[0]} known"])
         encoder.encode([f"{WORDS[0]} {WORDS[1]} unknown"])
-    assert [record.getMessage() for record in caplog.records] == [
-        "80 % of the tokens are not in the vocabulary: is WhitespaceTokenizer the tokenizer of the training text?"
-    ]
+    (said,) = caplog.messages
+    assert said.startswith("80 % of the tokens are not in the vocabulary: is WhitespaceTokenizer the tokenizer")
 
 
 def test_nothing_of_the_training_run_is_needed(encoder, checkpoint, data_bin, tmp_path):
