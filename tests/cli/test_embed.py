@@ -23,9 +23,8 @@ TEXTS = ["", *sentences(25, seed=4), " ".join(WORDS[:40])]
 
 @pytest.fixture
 def source(tmp_path):
-    path = tmp_path / "in.txt"
-    path.write_text("\n".join(TEXTS) + "\n")
-    return path
+    (tmp_path / "in.txt").write_text("\n".join(TEXTS) + "\n")
+    return tmp_path / "in.txt"
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +44,7 @@ def test_rows_are_the_lines_vectors(source, tmp_path, flags, encoder, capsys):
     np.testing.assert_allclose(np.load(output), expected, atol=1e-6)
     out, err = capsys.readouterr()
     assert out.startswith(f"{len(TEXTS)} sentences, dimension 32; 1 cut at the model's length; 0.00% unknown tokens; ")
-    assert out.endswith(f"pooling mean; wrote {output}\n") and out.count("\n") == 1
-    assert err == ""
+    assert out.endswith(f"pooling mean; wrote {output}\n") and (out.count("\n"), err) == (1, "")
     options = ["--pooling", "first-last", "--normalize", "--batch-size", "2", "--overwrite"]
     assert main(["embed", str(source), *flags, "--output", str(output), *options]) == 0
     again = np.load(output)
@@ -66,16 +64,15 @@ def test_the_first_dimensions(source, tmp_path, flags, encoder, capsys):
     np.testing.assert_allclose([record["embedding"] for record in records], expected, atol=1e-6)
 
 
-def test_texts_of_json_lines(tmp_path, flags, encoder, capsys):
+def test_texts_of_json_lines(tmp_path, flags, encoder):
     records = [{"text": "ba\nda"}, {"text": ""}, {"id": 3, "text": TEXTS[1]}]
     source, output = tmp_path / "in.jsonl.gz", tmp_path / "out.npy"
     source.write_bytes(gzip.compress("\n\n".join(map(json.dumps, records)).encode()))
     assert main(["embed", str(source), *flags, "--output", str(output)]) == 0
     np.testing.assert_allclose(np.load(output), encoder.encode(["ba da", "", TEXTS[1]]), atol=1e-6)
-    assert capsys.readouterr().out.startswith("3 sentences")
 
 
-def test_json_lines_by_pipe(flags, encoder, capsys, monkeypatch):
+def test_json_lines_by_pipe(flags, encoder, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO("\n".join(TEXTS).encode())))
     assert main(["embed", "-", *flags]) == 0
     out, err = capsys.readouterr()
@@ -93,11 +90,8 @@ def test_json_lines_by_pipe(flags, encoder, capsys, monkeypatch):
     rejected(capsys, ["embed", "-", *flags], "standard-input.txt: cannot write it (No space left on device)")
     monkeypatch.setattr(sys, "stdin", None)  # as the shell's <&-
     rejected(capsys, ["embed", "-", *flags], "-: standard input is closed")
-
-
-def test_a_pipe_with_a_name_is_rejected(tmp_path, flags, capsys):
     os.mkfifo(tmp_path / "pipe")  # as the shell's <(zcat big.gz)
-    embed = ["embed", str(tmp_path / "pipe"), *flags, "--output", str(tmp_path / "out.npy")]
+    embed = ["embed", tmp_path / "pipe", *flags, "--output", tmp_path / "out.npy"]
     rejected(capsys, embed, "pipe: is a pipe, which can be read only once; give it as")
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
 

@@ -5,7 +5,6 @@ import io
 import json
 import sys
 import types
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -53,37 +52,22 @@ def test_help_imports_nothing_but_the_standard_library() -> None:
 class Try(Command):
     """Try something."""
 
-    act: ClassVar[Callable[[], int]]
+    error: ClassVar[BaseException]
 
     def run(self) -> int:
-        return type(self).act()
+        raise self.error
 
 
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_and_interrupts(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(COMMANDS, "try", ("somewhere:Try", "try something"))
     monkeypatch.setattr(importlib, "import_module", lambda *_: types.SimpleNamespace(Try=Try))
-
-
-def raising(error: BaseException) -> Callable[[], int]:
-    def act() -> int:
-        raise error
-
-    return act
-
-
-@pytest.mark.usefixtures("command")
-def test_user_errors_and_interrupts(capsys: pytest.CaptureFixture[str]) -> None:
-    Try.act = raising(UserError("a.txt:3: no  good\nat all"))  # as it may quote another library
-    assert main(["try"]) == 2
-    assert capsys.readouterr().err == "fairseq-clear try: error: a.txt:3: no  good at all\n"
-    Try.act = raising(KeyboardInterrupt())
-    assert main(["try"]) == 130
-    assert capsys.readouterr().err == "fairseq-clear try: interrupted\n"
-
-
-@pytest.mark.usefixtures("command")
-def test_bugs_are_not_hidden() -> None:
-    Try.act = raising(ValueError("a bug"))
+    for error, status, said in (
+        (UserError("a.txt:3: no  good\nat all"), 2, "error: a.txt:3: no  good at all"),  # as of another library
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ):
+        Try.error = error
+        assert main(["try"]) == status
+        assert capsys.readouterr().err == f"fairseq-clear try: {said}\n"
+    Try.error = ValueError("a bug")
     with pytest.raises(ValueError, match="a bug"):
         main(["try"])
