@@ -13,6 +13,7 @@ from fairseq_clear.cli.main import main
 from fairseq_clear.patches import PATCHES, Patch, failures, original
 from tests.conftest import ROOT, run
 
+COMPILED = "fairseq.data.token_block_utils_fast"
 TRAIN_STEP = next(patch for patch in PATCHES if patch.target.endswith("Trainer.train_step"))
 
 
@@ -36,25 +37,19 @@ def test_the_only_problem_is_named(capsys, monkeypatch) -> None:
     gone = Patch("fairseq.trainer:Trainer.gone", "failures:train_step", "a reason", "tests/cli/test_doctor.py")
     loading_error = doctor.loading_error
 
+    def no_fairseq(name: str) -> str | None:
+        return "gone" if name == "fairseq" else loading_error(name)
+
     def other(self: object, samples: object) -> None:
         """Has another signature than fairseq's train_step."""
 
     replaced = ((doctor, "PATCHES", (TRAIN_STEP,)), (failures, "train_step", other), (Trainer, "train_step", other))
     for problem, *changes in (
         ("fairseq.trainer:Trainer.train_step takes (self, samples, raise_oom) in this version", *replaced),
-        (
-            "the patch of fairseq.trainer:Trainer.train_step is off",
-            (Trainer, "train_step", original(TRAIN_STEP.target)),
-        ),
+        (f"the patch of {TRAIN_STEP.target} is off", (Trainer, "train_step", original(TRAIN_STEP.target))),
         ("fairseq.trainer:Trainer.gone cannot be patched: AttributeError", (doctor, "PATCHES", (gone,))),
-        (
-            "fairseq does not load: gone",
-            (doctor, "loading_error", lambda name: "gone" if name == "fairseq" else loading_error(name)),
-        ),
-        (
-            "fairseq.data.token_block_utils_fast does not load: ModuleNotFoundError",
-            (sys.modules, "fairseq.data.token_block_utils_fast", None),
-        ),
+        ("fairseq does not load: gone", (doctor, "loading_error", no_fairseq)),
+        (f"{COMPILED} does not load: ModuleNotFoundError", (sys.modules, COMPILED, None)),
     ):
         with monkeypatch.context() as patch:
             for target, name, value in changes:

@@ -11,10 +11,8 @@ import numpy as np
 import pytest
 
 from fairseq_clear.cli.main import main
-from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation import embedding_files
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
-from fairseq_clear.shared_work import BlockFiles, Workers, open_work
 from tests.conftest import WORDS, rejected, run, run_workers
 
 pytestmark = pytest.mark.slow
@@ -90,7 +88,7 @@ def test_workers_write_the_bytes_of_one_process(whole: bytes, command: list[str]
 
 
 @pytest.mark.parametrize(("count", "rank", "action"), [(1, 0, DIE), (2, 0, ERROR), (2, 1, DIE), (2, 1, ERROR)])
-def test_a_job_that_lost_a_worker_resumes(count, rank, action, whole, command, tmp_path) -> None:
+def test_a_job_that_lost_a_worker_resumes(count, rank, action, whole, command, tmp_path, capsys) -> None:
     output = tmp_path / "out.npy"
     failing = [sys.executable, "-c", FAIL.format(rank=rank, action=action), *command, str(output)]
     # fresh: torch reads whether it prints warnings when it is imported
@@ -105,11 +103,10 @@ def test_a_job_that_lost_a_worker_resumes(count, rank, action, whole, command, t
     finished = {path: path.stat().st_mtime_ns for path in (tmp_path / "out.npy.partial").glob("[0-9]*.json")}
     assert 0 < len(finished) < 4
     kept = shutil.copytree(tmp_path / "out.npy.partial", tmp_path / "kept")
-    assert main([*command, str(output), "--normalize"]) == 2  # other settings
+    rejected(capsys, [*command, output, "--normalize"], "was started with another normalize; give the same")
     assert {path: path.stat().st_mtime_ns for path in finished} == finished
     (tmp_path / "out.npy.partial" / "0.json").write_text("{")
-    assert main([*command, str(output)]) == 2  # damaged
-    (tmp_path / "out.npy.partial" / "0.json").unlink()
+    rejected(capsys, [*command, output], "0.json: not valid JSON")
     shutil.copy2(kept / "0.json", tmp_path / "out.npy.partial")
     assert main([*command, str(output)]) == 0
     assert output.read_bytes() == whole
@@ -158,10 +155,10 @@ def searches(checkpoint: Path, data_bin: Path, tmp_path: Path) -> dict[str, list
 
 
 def test_the_encoding_of_retrieval_and_mine_is_shared(searches: dict[str, list[str]], tmp_path: Path) -> None:
+    for place in ("alone", "shared"):
+        (tmp_path / place).mkdir()
     for name, count in (("retrieval", 2), ("mine", 3)):
         alone, shared = tmp_path / "alone" / name, tmp_path / "shared" / name
-        for place in (alone, shared):
-            place.parent.mkdir(exist_ok=True)
         fairseq_clear = [sys.executable, "-m", "fairseq_clear.cli", *searches[name]]
         before = run(*fairseq_clear, alone)
         ended = run_workers(count, *fairseq_clear, shared)
@@ -189,42 +186,27 @@ def test_a_killed_search_resumes(
         encoded.append(len(texts))
         return encode(self, texts, *args, **options)
 
+    def encodes(*words: object) -> int:
+        """How many texts a command encodes."""
+        encoded.clear()
+        assert main([*command, *map(str, words)]) == 0
+        return sum(encoded)
+
     monkeypatch.setattr(SentenceEncoder, "encode_block", counting)
     for number, change in enumerate((["--pooling", "max"], ["--query-prefix", f"{WORDS[1]} "])) if count == 1 else ():
         other = tmp_path / "other" / str(number)
         shutil.copytree(partial, other.with_name(f"{number}.partial"))
-        encoded.clear()
-        assert main([*command, str(other), *change]) == 0 and sum(encoded) == 400  # not with vectors of other settings
+        assert encodes(other, *change) == 400  # not with vectors of other settings
     shutil.rmtree(tmp_path / "other", ignore_errors=True)
     whole = kept[0].read_bytes()
     kept[0].write_bytes(whole[:-1])
     assert main([*command, str(dest)]) == 2 and not dest.exists()  # damaged
     kept[0].write_bytes(whole)
-    encoded.clear()
-    assert main([*command, str(dest)]) == 0 and 0 < sum(encoded) < 400  # from the finished blocks
+    assert 0 < encodes(dest) < 400  # from the finished blocks
     assert names(tmp_path) == ["out", "pairs.tsv"]
-    encoded.clear()
-    assert main([*command, str(tmp_path / "again")]) == 0 and sum(encoded) == 400
+    assert encodes(tmp_path / "again") == 400
     first, second = (
         {path.name: path.read_bytes() for path in (top, *top.glob("*")) if path.is_file() and path.suffix != ".json"}
         for top in (dest, tmp_path / "again")
     )
     assert [*first.values()] == [*second.values()]
-
-
-def test_vectors_of_another_encoder_are_not_taken_over(tmp_path: Path) -> None:
-    output = tmp_path / "report.json"
-
-    def get(origin: str, value: float) -> list[float]:
-        return BlockFiles(output, lambda: [origin]).get(["a text"], lambda: np.full(2, value)).tolist()
-
-    assert get("one", 1) == [1, 1] and get("other", 2) == [2, 2] and get("one", 3) == [1, 1]
-
-
-def test_only_the_settings_that_differ_are_named(tmp_path: Path) -> None:
-    output = tmp_path / "out.npy"
-    with pytest.raises(KeyboardInterrupt), open_work(output, {"seed": 1, "pooling": "mean"}, 2, Workers()) as work:
-        work.finish(0, "done")
-        raise KeyboardInterrupt
-    with pytest.raises(UserError, match="was started with another seed; give"):
-        open_work(output, {"seed": 2, "pooling": "mean"}, 2, Workers()).__enter__()

@@ -19,12 +19,7 @@ from tests.training import FIRST, instances, write_synonyms
 
 # what sources with arguments of their own need; a new source that takes none needs no line here
 SOURCES = {"paraphrase": "paraphrase:original,bt", "span": "span:min=3,max=20"}
-CHAINS = [
-    *AUGMENTATIONS,
-    "none",
-    "subs:ratio=0.5+del-span+reorder",
-    "del-word:ratio=0.4/reorder:pairs=1,ratio=0.2/subs",
-]
+CHAINS = [*AUGMENTATIONS, "subs:ratio=0.5+del-span+reorder", "del-word:ratio=0.4/reorder:pairs=1,ratio=0.2/subs"]
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +66,7 @@ def printed(output, kind="view"):
     ("source", "augment"),
     [
         *((SOURCES.get(name, name), augment) for name in VIEWS for augment in ("none", CHAINS[-1])),
-        *(("same", augment) for augment in CHAINS[:-1] if augment != "none"),
+        *(("same", augment) for augment in CHAINS[:-1]),
     ],
 )
 def test_views_are_those_of_training(data, capsys, source, augment):
@@ -88,10 +83,9 @@ def test_views_are_those_of_training(data, capsys, source, augment):
         assert shown[::2] != shown[1::2], "the two views of a text are draws of their own"
         assert shown != views_in_training(data, range(3, 9), epoch=1, **settings)
         assert shown != views_in_training(data, range(3, 9), epoch=2, seed=2, **settings)
-    marks = {"<del>": ["del"], "<mask>": ["slice", "mask-span"], "{+": ["reorder", "eda"], "\u2192": ["subs", "eda"]}
-    marks["[+"] = ["eda"]
+    marks = {"<del>": "del", "<mask>": "slice|mask-span", "{+": "reorder|eda", "\u2192": "subs|eda", "[+": "eda"}
     for mark, names in marks.items():
-        assert (mark in "".join(printed(output))) == any(name in augment for name in names), mark
+        assert (mark in "".join(printed(output))) == bool(re.search(names, augment)), mark
     assert all(symbol in output for symbol in ("\n#3", "\n#8", augment.partition(":")[0].partition("/")[0]))
 
 
@@ -117,11 +111,7 @@ def test_swaps_and_deletions_of_whole_words_need_no_table(tmp_path, capsys):
     assert any(view != [word for word in text if word in view] for text, view in zip(texts, views, strict=True))
     assert views == views_in_training(folder, range(30), augment=recipe[1], tokenizer=load_tokenizer(folder))
     for ops in ("sr-rd", "rs-ri"):
-        rejected(
-            capsys,
-            ["views", *recipe[2:], "--augment", f"eda:ops={ops}"],
-            "synonyms.npz: no synonym table here; make it",
-        )
+        rejected(capsys, ["views", *recipe[2:], "--augment", f"eda:ops={ops}"], "synonyms.npz: no synonym table here")
 
 
 def test_typed_text(data, capsys):
@@ -141,30 +131,26 @@ def test_typed_text(data, capsys):
 
 @pytest.mark.parametrize("mode", ["none", "complete", "complete_doc"])
 def test_blocks(data, capsys, mode):
-    recipe = ["--sample-break-mode", mode, "--tokens-per-sample", "30", "--augment", "reorder", "--seed", "7"]
-    assert main(["views", "--data-bin", str(data), *recipe, "--start", "2", "--count", "1"]) == 0
     settings = {"sample_break_mode": mode, "tokens_per_sample": 30, "augment": "reorder", "seed": 7}
+    recipe = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    assert main(["views", "--data-bin", str(data), *recipe, "--start", "2", "--count", "1"]) == 0
     task, dataset = training_set(data, **settings)
     dataset.set_epoch(1)
-    output = capsys.readouterr().out
-    for line, view in zip(
-        printed(output), [instances(dataset[2])[0].anchor, *instances(dataset[2])[0].positives], strict=True
-    ):
+    output, (instance,) = capsys.readouterr().out, instances(dataset[2])
+    for line, view in zip(printed(output), [instance.anchor, *instance.positives], strict=True):
         symbols = [task.dictionary[token] for token in view[1:]]
         assert unmarked(line) == (symbols[:-1] if symbols[-1] == "</s>" else symbols)
     assert "</s>" in output, "the block joins no sentences"
 
 
 def test_views_that_training_cuts(data, capsys):
-    recipe = {"augment": "subs:ratio=1", "tokens_per_sample": 12}
-    main(
-        ["views", "--data-bin", str(data), "--augment", recipe["augment"], "--tokens-per-sample", "12", "--count", "30"]
-    )
+    recipe = "--augment subs:ratio=1 --tokens-per-sample 12 --count 30".split()
+    assert main(["views", "--data-bin", str(data), *recipe]) == 0
     shown = printed(capsys.readouterr().out)
     cut = [line.endswith(" ... (cut at 12 tokens)") for line in shown]
     assert any(cut) and not all(cut)
     shown = [unmarked(line.removesuffix(" ... (cut at 12 tokens)")) for line in shown]
-    assert shown == views_in_training(data, range(30), **recipe)
+    assert shown == views_in_training(data, range(30), augment="subs:ratio=1", tokens_per_sample=12)
 
 
 def test_colour(data, capsys, monkeypatch):
@@ -179,19 +165,17 @@ def test_colour(data, capsys, monkeypatch):
 
 def test_typed_lines_are_one_document(data, capsys):
     texts = [" ".join(WORDS[start : start + 4]) for start in (0, 10, 20)]
-    assert main(["views", "--data-bin", str(data), "--views", "neighbor", "--text", *texts]) == 0
+    command = ["views", "--data-bin", str(data), "--text", *texts, "--views"]
+    assert main([*command, "neighbor"]) == 0
     output = capsys.readouterr().out
     assert printed(output) == [texts[0], texts[1], texts[1], texts[2]]
     assert "span 1  tokens 0 to 4, anchor" in output and "span 2  tokens 4 to 8, adjacent" in output
-    cloze = ["--views", "cloze:before=1,after=2,keep=0", "--text", *texts, "--start", "1", "--count", "1"]
-    assert main(["views", "--data-bin", str(data), *cloze]) == 0
+    assert main([*command, "cloze:before=1,after=2,keep=0", "--start", "1", "--count", "1"]) == 0
     output = capsys.readouterr().out
     assert printed(output) == [texts[1], f"{texts[0]} {texts[2]}"]
     assert "tokens 4 to 8, anchor" in output and "tokens 0 to 12, overlapping" in output
-    span = ["--views", "span:anchors=1,min=12,max=12", "--text", *texts]
-    assert main(["views", "--data-bin", str(data), *span]) == 0
+    command.append("span:anchors=1,min=12,max=12")
+    assert main(command) == 0
     assert printed(capsys.readouterr().out)[0] == " ".join(texts)
-    refused = ["--document-boundary", "line", "--short-documents", "error"]
-    rejected(
-        capsys, ["views", "--data-bin", str(data), *span, *refused], "(line 1) has 4 tokens, fewer than the 12 tokens"
-    )
+    refused = [*command, "--document-boundary", "line", "--short-documents", "error"]
+    rejected(capsys, refused, "(line 1) has 4 tokens, fewer than the 12 tokens")

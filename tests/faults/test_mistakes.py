@@ -13,12 +13,12 @@ import pytest
 from tests.conftest import ROOT, tool
 from tests.conftest import run as call
 from tests.faults import commands
-from tests.faults.commands import NT_XENT, fairseq_hydra_train, fairseq_train, run, same, state_of
+from tests.faults.commands import NT_XENT, fairseq_hydra_train, fairseq_train, run, same, state_of, train_and_read
 
 pytestmark = pytest.mark.slow
 
 CONFIG = """# @package _group_
-common: {{user_dir: {plugin}, cpu: true, log_format: none, seed: 1}}
+common: {{user_dir: PLUGIN, cpu: true, log_format: none, seed: 1}}
 task: {{_name: clear_lm, data: {data}, sample_break_mode: eos, tokens_per_sample: 32, augment: del-word}}
 model:
   {{_name: clear_roberta_tiny, pooling: mean, encoder_embed_dim: 32, encoder_ffn_embed_dim: 64, encoder_attention_heads: 2}}
@@ -28,7 +28,7 @@ optimizer: {{_name: adam}}
 lr_scheduler: {{_name: fixed}}
 optimization: {{lr: [0.003], max_update: 2}}
 checkpoint: {{save_dir: {save_dir}}}
-"""
+""".replace("PLUGIN", str(ROOT / "fairseq_clear"))
 
 
 SECTIONS = {
@@ -62,7 +62,6 @@ BY_BOTH = {
     "--pooling meen": ("--pooling meen", "valid are cls, mean"),
     "--encoder-layerdrop 0.5 --pooling first-last": ("--pooling first-last: --encoder-layerdrop",),
     "--fp16": ("--fp16: on a CPU", "--fp16-no-flatten-grads"),
-    "GPU --fp16": ("--fp16", "no GPU", "--cpu"),
     "GPU --bf16": ("--bf16", "no GPU", "--cpu"),
     "GPU --memory-efficient-fp16": ("--fp16", "no GPU", "--cpu"),
     "--log-file no/such/log": ("--log-file no/such/log: cannot be written", "its folder"),
@@ -119,10 +118,8 @@ def check(flags: str, code: int, folder: Path, parts: Sequence[str] = ()) -> Non
     """Check that the command ended with status 2 and one error line, which has all ``parts``, and wrote nothing."""
     text = (folder / "log").read_text()
     said = [line for line in text.splitlines() if re.search(r"ERROR|^fairseq-train: ", line)]
-    assert code == 2, text[-3000:]
-    assert "Traceback" not in text and "usage:" not in text
-    assert len(said) == 1, said
-    assert all(part in said[0] for part in parts or (BY_FLAGS | BY_BOTH)[flags]), said[0]
+    assert code == 2 and "Traceback" not in text and "usage:" not in text, text[-3000:]
+    assert len(said) == 1 and all(part in said[0] for part in parts or (BY_FLAGS | BY_BOTH)[flags]), said
     left = {name for name in made(folder) if not name.startswith("outputs")}
     assert left <= ({"run"} if flags in LATER else set()), left
 
@@ -138,19 +135,20 @@ def test_by_flags(flags: str, data_bin: Path, tmp_path: Path) -> None:
     check(flags, run(work, tmp_path / "log"), tmp_path)
 
 
+def by_hydra(content: str, folder: Path, *words: str) -> int:
+    (folder / "run.yaml").write_text(content)
+    return run(lambda: fairseq_hydra_train(folder / "run.yaml", *words), folder / "log")
+
+
 @pytest.mark.parametrize("flags", BY_HYDRA)
 def test_by_hydra(flags: str, data_bin: Path, tmp_path: Path) -> None:
-    config = tmp_path / "run.yaml"
-    config.write_text(CONFIG.format(plugin=ROOT / "fairseq_clear", data=data_bin, save_dir=tmp_path / "run"))
     words = [*overrides(flags), *(["common.cpu=false"] if "GPU" in flags else [])]
-    check(flags, run(lambda: fairseq_hydra_train(config, *words), tmp_path / "log"), tmp_path)
+    check(flags, by_hydra(CONFIG.format(data=data_bin, save_dir=tmp_path / "run"), tmp_path, *words), tmp_path)
 
 
 @pytest.mark.parametrize("setting", ["task.data", "checkpoint.finetune_from_model"])
 def test_a_setting_that_a_recipe_leaves_open(setting: str, data_bin: Path, tmp_path: Path) -> None:
-    config = tmp_path / "run.yaml"
-    config.write_text(CONFIG.format(plugin=ROOT / "fairseq_clear", data=data_bin, save_dir=tmp_path / "run"))
-    code = run(lambda: fairseq_hydra_train(config, f'++{setting}="???"'), tmp_path / "log")
+    code = by_hydra(CONFIG.format(data=data_bin, save_dir=tmp_path / "run"), tmp_path, f'++{setting}="???"')
     check(setting, code, tmp_path, (f"{setting}: is required; give {setting}=VALUE",))
 
 
@@ -165,7 +163,6 @@ ILL_FITTING = {
     "language_modeling clear_roberta_tiny masked_lm": ("--task language_modeling", "give --task masked_lm"),
     "sentence_prediction clear_roberta_tiny clear_nt_xent": ("--criterion clear_nt_xent", "give another"),
     "clear_lm roberta_base masked_lm task.eval_sts=sts": ("--arch roberta_base", "--eval-sts needs"),
-    "clear_lm roberta_base masked_lm task.eval_retrieval=pairs": ("--arch roberta_base", "--eval-retrieval needs"),
     "clear_lm roberta_base clear_nt_xent criterion.contrastive_weight=0 criterion.frozen_layers=2": (
         ("--frozen-layers 2: needs --task clear_lm and an --arch clear_*",)
     ),
@@ -192,32 +189,30 @@ def test_parts_that_do_not_fit(names: str, data_bin: Path, tmp_path: Path) -> No
 
     check(names, run(work, tmp_path / "log"), tmp_path, ILL_FITTING[names])
     (tmp_path / "log").unlink()
-    config = tmp_path / "run.yaml"
-    config.write_text(
+    content = (
         f"# @package _group_\ncommon: {{user_dir: {ROOT / 'fairseq_clear'}, cpu: true}}\n"
         f"task: {{_name: {task}, data: {data_bin}}}\nmodel: {{_name: {arch}}}\ncriterion: {{_name: {criterion}}}\n"
         "dataset: {batch_size: 8}\noptimizer: {_name: adam}\nlr_scheduler: {_name: fixed}\n"
         f"optimization: {{lr: [0.1], max_update: 1}}\ncheckpoint: {{save_dir: {tmp_path / 'run'}}}\n"
     )
-    code = run(lambda: fairseq_hydra_train(config, *(f"++{one}" for one in settings)), tmp_path / "log")
+    code = by_hydra(content, tmp_path, *(f"++{one}" for one in settings))
     check(names, code, tmp_path, ILL_FITTING[names])
 
 
 def test_both_commands_train_the_same_without_a_mistake(data_bin: Path, tmp_path: Path) -> None:
     """The negative control of all mistakes."""
-    config = tmp_path / "run.yaml"
-    config.write_text(CONFIG.format(plugin=ROOT / "fairseq_clear", data=data_bin, save_dir=tmp_path / "hydra"))
-    assert run(lambda: fairseq_hydra_train(config), tmp_path / "log") == 0, (tmp_path / "log").read_text()[-3000:]
-    code = run(lambda: fairseq_train(data_bin, tmp_path / "run", "--max-update", "2", recipe=NT_XENT), tmp_path / "log")
+    code = by_hydra(CONFIG.format(data=data_bin, save_dir=tmp_path / "hydra"), tmp_path)
     assert code == 0, (tmp_path / "log").read_text()[-3000:]
+    code, log = train_and_read(data_bin, tmp_path / "run", "--max-update", "2", recipe=NT_XENT)
+    assert code == 0, log[-3000:]
     assert same(*(state_of(tmp_path / name / "checkpoint_last.pt") for name in ("hydra", "run")))
 
 
 def test_a_schedule_ends_with_the_run(data_bin: Path, tmp_path: Path) -> None:
     """--total-num-update defaults to --max-update, as it does in a configuration file."""
     flags = ("--lr-scheduler", "polynomial_decay", "--max-update", "4", "--log-interval", "1", "--log-format", "json")
-    assert run(lambda: fairseq_train(data_bin, tmp_path / "run", *flags, recipe=NT_XENT), tmp_path / "log") == 0
-    rates = [float(rate) for rate in re.findall(r'train_inner .*"lr": "([\d.e-]+)"', (tmp_path / "log").read_text())]
+    _, log = train_and_read(data_bin, tmp_path / "run", *flags, recipe=NT_XENT)
+    rates = [float(rate) for rate in re.findall(r'train_inner .*"lr": "([\d.e-]+)"', log)]
     assert rates == pytest.approx([0.003 * (4 - update) / 4 for update in (1, 2, 3, 4)], abs=1e-6)
 
 
@@ -225,8 +220,11 @@ def test_a_folder_that_cannot_be_written(data_bin: Path, tmp_path: Path) -> None
     (tmp_path / "file").write_text("")
     code = run(lambda: fairseq_train(data_bin, tmp_path / "file" / "run", recipe=NT_XENT), tmp_path / "log")
     text = (tmp_path / "log").read_text()
-    assert code == 2 and "Traceback" not in text
-    assert text.count(f"--save-dir {tmp_path / 'file' / 'run'}: cannot write there") == 1
+    assert (code, text.count(f"--save-dir {tmp_path}/file/run: cannot write there"), "Traceback" in text) == (
+        2,
+        1,
+        False,
+    )
 
 
 def test_help_lists_the_flags_of_the_chosen_classes() -> None:
