@@ -1,7 +1,5 @@
 """Binarized text that is not whole is one line before training, whatever is missing of it."""
 
-import logging
-import re
 import shutil
 from pathlib import Path
 
@@ -16,7 +14,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.text import mapped_files as data_files
 from fairseq_clear.text.mapped_files import check_data_files
 from tests.conftest import binarize
-from tests.training import configuration
+from tests.training import configuration, refuses
 
 pytestmark = pytest.mark.slow
 
@@ -69,12 +67,6 @@ DAMAGES = {
 }
 
 
-def test_a_split_without_lines(tmp_path: Path) -> None:
-    MMapIndexedDatasetBuilder(str(tmp_path / "a.bin"), dtype=np.int32).finalize(str(tmp_path / "a.idx"))
-    with pytest.raises(UserError, match="a.idx: holds no line; make the data folder again"):
-        check_data_files(str(tmp_path / "a"), 10)
-
-
 @pytest.mark.parametrize("name", DAMAGES)
 def test_damaged_files(name: str, folder: Path) -> None:
     kind, damage = DAMAGES[name]
@@ -85,9 +77,8 @@ def test_damaged_files(name: str, folder: Path) -> None:
 
 def test_ids_that_the_vocabulary_lacks(folder: Path) -> None:
     cut(folder / "dict.txt", (folder / "dict.txt").read_bytes().index(b"\n", 300) + 1)
-    with pytest.raises(
-        UserError, match=rf"holds the token id {highest(folder)}, but dict.txt has {entries(folder)} entries"
-    ):
+    said = f"holds the token id {highest(folder)}, but dict.txt has {entries(folder)} entries"
+    with pytest.raises(UserError, match=said):
         check_data_files(str(folder / "train"), entries(folder))
 
 
@@ -102,18 +93,19 @@ def test_files_that_are_read_together(folder: Path) -> None:
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.int32, np.int64, np.uint8])
 def test_every_type_of_ids(tmp_path: Path, dtype: type) -> None:
-    builder = MMapIndexedDatasetBuilder(str(tmp_path / "a.bin"), dtype=dtype)
-    for item in ([5, 2], [2], [7, 9, 2]):
-        builder.add_item(torch.IntTensor(item))
-    builder.finalize(str(tmp_path / "a.idx"))
+    for name, items in (("a", ([5, 2], [2], [7, 9, 2])), ("empty", ())):
+        builder = MMapIndexedDatasetBuilder(str(tmp_path / f"{name}.bin"), dtype=dtype)
+        for item in items:
+            builder.add_item(torch.IntTensor(item))
+        builder.finalize(str(tmp_path / f"{name}.idx"))
     check_data_files(str(tmp_path / "a"), 10)
-    with pytest.raises(UserError, match="token id 9"):
-        check_data_files(str(tmp_path / "a"), 9)
+    for name, said in (("a", "token id 9"), ("empty", "empty.idx: holds no line; make the data folder again")):
+        with pytest.raises(UserError, match=said):
+            check_data_files(str(tmp_path / name), 9)
 
 
-def load(folder: Path, *flags: str) -> None:
-    task = tasks.setup_task(configuration(folder, *flags).task)
-    task.load_dataset("train")
+def load(folder: Path | str, *flags: str) -> None:
+    tasks.setup_task(configuration(folder, *flags).task).load_dataset("train")
 
 
 @pytest.mark.parametrize(
@@ -121,49 +113,32 @@ def load(folder: Path, *flags: str) -> None:
     [
         (lambda f: cut(f / "train.bin", -1), "train.bin: "),
         (lambda f: cut(f / "train.idx", -1), "train.idx: "),
-        (lambda f: poke(f / "train.idx", 0, b"TNTIDX"), "train.idx: is not memory-mapped; .* --dataset-impl mmap"),
-        (lambda f: cut(f / "dict.txt", 300), "dict.txt|token id"),
+        (lambda f: poke(f / "train.idx", 0, b"TNTIDX"), "train.idx: is not memory-mapped; "),
+        (lambda f: cut(f / "dict.txt", (f / "dict.txt").read_bytes().index(b"\n", 300) + 1), "token id"),
         (lambda f: cut(f / "dict.txt", (f / "dict.txt").read_bytes().index(b" ", 300)), "dict.txt: cut off or damaged"),
         (lambda f: (f / "dict.txt").write_bytes(b"\xff\xfe\0"), "dict.txt: cut off or damaged"),
-        (
-            lambda f: (f / "clear.json").write_text('{"format": 1, "vocabulary_hash": "0123"}'),
-            "hash .*, not 0123.: cut",
-        ),
+        (lambda f: (f / "clear.json").write_text('{"format": 1, "vocabulary_hash": "0123"}'), ", not 0123): cut"),
     ],
     ids=["bin", "idx", "lazy", "dict", "dict within a line", "dict of bytes", "dict of another folder"],
 )
 def test_training_does_not_begin(folder, damage, told, caplog) -> None:
     damage(folder)
-    with pytest.raises(SystemExit, match="2"):
-        load(folder)
-    errors = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
-    assert len(errors) == 1 and "\n" not in errors[0]
-    assert re.search(told, errors[0]), errors
+    refuses(caplog, told, folder, of=load)
 
 
-def test_several_folders_are_checked_at_the_start(
-    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_several_folders_are_checked_at_the_start(folder: Path, tmp_path: Path, caplog) -> None:
     other = Path(shutil.copytree(folder, tmp_path / "other"))
     load(Path(f"{folder}:{other}"))
     (other / "dict.txt").write_text("".join(reversed((other / "dict.txt").read_text().splitlines(keepends=True))))
-    for second, said in (
-        (other, "other: its dict.txt differs from the one in"),
-        (tmp_path / "gone", "gone: no such folder"),
-    ):
-        caplog.clear()
-        with pytest.raises(SystemExit, match="2"):
-            load(Path(f"{folder}:{second}"))
-        assert said in caplog.records[-1].getMessage()
+    refuses(caplog, "other: its dict.txt differs from the one in", f"{folder}:{other}", of=load)
+    refuses(caplog, "gone: no such folder", f"{folder}:{tmp_path / 'gone'}", of=load)
 
 
 @pytest.mark.parametrize("flags", [("--views", "neighbor"), ("--sample-break-mode", "complete")])
 def test_whatever_reads_the_text(folder: Path, flags: tuple[str, ...], caplog: pytest.LogCaptureFixture) -> None:
     load(folder, *flags)
     cut(folder / "train.bin", -1)
-    with pytest.raises(SystemExit, match="2"):
-        load(folder, *flags)
-    assert "train.bin: " in caplog.text and "cut off, or of other data" in caplog.text
+    refuses(caplog, "cut off, or of other data", folder, *flags, of=load)
 
 
 def test_fairseq_would_have_begun(folder: Path) -> None:

@@ -3,13 +3,15 @@
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import WORDS
+from tests.conftest import WORDS, run, sentences
 from tests.faults import commands
+from tests.interop.folders import make_sentence_folder
 from tests.preparation.back_translation.archives import make_archive
 from tests.preparation.corpora import write_corpus
 
@@ -25,9 +27,8 @@ UNSCORED = "--disable-validation"
 def disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "disk"
     folder.mkdir()
-    if subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "none", str(folder)], capture_output=True
-    ).returncode:
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "none", str(folder)]
+    if subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("mounting a small disk is not allowed here")
     yield folder
     subprocess.run(["umount", str(folder)], check=True)
@@ -89,6 +90,22 @@ def test_embed_and_export(command: str, disk: Path, checkpoint: Path, data_bin: 
     assert commands.run(lambda: commands.fairseq_clear_command(*arguments), tmp_path / "log") == 2
     assert "No space left on device" in last_line(tmp_path / "log") or "cannot write" in last_line(tmp_path / "log")
     assert made_on(disk) == []
+
+
+def test_refine(disk: Path, tmp_path: Path) -> None:
+    """The run goes on where the disk has more space."""
+    make_sentence_folder(tmp_path / "tiny", "bert")
+    (tmp_path / "text.txt").write_text("\n".join(sentences(560, seed=5)) + "\n")
+    flags = "--updates 6 --max-length 36 --device cpu --lr 0.01 --batch-size 32".split()
+    command = [sys.executable, "-m", "fairseq_clear.cli", "refine", tmp_path / "text.txt", "--from", tmp_path / "tiny"]
+    for left in (1 << 20, 3 << 19):
+        fill(disk, left)
+        full = run(*command, "--dest", disk / "out", *flags, check=False)
+        assert full.returncode == 2 and "Traceback" not in full.stderr, full.stderr
+        assert "No space left on device" in full.stderr.strip().splitlines()[-1] and not (disk / "out").exists()
+    (disk / "filler").unlink()
+    run(*command, "--dest", disk / "out", *flags)
+    assert (disk / "out/report.md").exists()
 
 
 def test_training(disk: Path, data_bin: Path, tmp_path: Path) -> None:

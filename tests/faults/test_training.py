@@ -18,7 +18,7 @@ from fairseq_clear.models.state_dicts import VOCABULARY_ROWS
 from fairseq_clear.modules.projection import ProjectionHead
 from fairseq_clear.patches import original, stopping
 from tests.conftest import free_port, run
-from tests.faults.commands import NT_XENT, ended, fairseq_train, fork
+from tests.faults.commands import NT_XENT, ended, fairseq_train, fork, state_of
 from tests.training import build, distance, weights
 
 
@@ -29,7 +29,9 @@ def trainer(data_bin: Path, tmp_path: Path) -> tuple[Trainer, list[Any]]:
 
 
 def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.name == "fairseq_clear.errors"]
+    found = [record.getMessage() for record in caplog.records if record.name == "fairseq_clear.errors"]
+    assert not [said for said in found if "\n" in said]
+    return found
 
 
 def break_projections(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,8 +47,8 @@ def test_a_nan_ends_the_run_before_it_is_in_the_weights(trainer, tmp_path, monke
     with pytest.raises(SystemExit, match="2"):
         made.train_step(batch)
     (said,) = errors(caplog)
-    assert said.startswith("update 2: gradients are Nan/Inf; this update is not saved") and "\n" not in said
-    assert any("NaN detected in output of projection_head" in record.getMessage() for record in caplog.records)
+    assert said.startswith("update 2: gradients are Nan/Inf; this update is not saved")
+    assert "NaN detected in output of projection_head" in caplog.text
     assert distance(before, weights(made)) == 0 and made.get_num_updates() == 1
     assert [path.name for path in tmp_path.iterdir()] == ["crash.pt"]
 
@@ -80,10 +82,8 @@ def test_one_worker_leaves_out_a_batch_that_is_too_large(trainer, monkeypatch, c
     failing(3, torch.OutOfMemoryError("CUDA out of memory."), monkeypatch)
     with pytest.raises(SystemExit, match="2"):
         [made.train_step(batch) for _ in range(3)]
-    assert errors(caplog) == [
-        "update 4, 3 batches in succession: out of memory; give a smaller --batch-size or --max-tokens with a larger "
-        "--update-freq, a shorter --tokens-per-sample, or --encode-chunk-size"
-    ]
+    (said,) = errors(caplog)
+    assert said.startswith("update 4, 3 batches in succession: out of memory; give a smaller --batch-size")
 
 
 @pytest.mark.parametrize(
@@ -96,10 +96,8 @@ def test_memory_of_the_cpu(error, trainer, monkeypatch, caplog) -> None:
     for step in (lambda: made.train_step(batch), lambda: made.valid_step(batch[0])):
         with pytest.raises(SystemExit, match="2"):
             step()
-    assert [said.partition(";")[0] for said in errors(caplog)] == [
-        "update 1: out of memory",
-        "validation: out of memory",
-    ]
+    found = [said.partition(";")[0] for said in errors(caplog)]
+    assert found == ["update 1: out of memory", "validation: out of memory"]
     failing(1, RuntimeError("shapes do not fit"), monkeypatch)
     with pytest.raises(RuntimeError, match="shapes do not fit"):
         made.train_step(batch)
@@ -109,25 +107,21 @@ def iterator() -> Any:
     return SimpleNamespace(epoch=1, end_of_epoch=lambda: False, state_dict=lambda: {"epoch": 1})
 
 
-def test_a_score_that_is_nan_does_not_make_it_forget_the_best(trainer, tmp_path, caplog) -> None:
+def test_a_score_that_is_nan_does_not_make_it_forget_the_best(trainer, tmp_path, caplog, monkeypatch) -> None:
     made, _ = trainer
-    monkeypatch = pytest.MonkeyPatch()
-    vars(checkpoint_utils.save_checkpoint).pop("best", None)
-    try:
-        found = []
-        for score in (3.0, math.nan, 2.0, 4.0):
-            checkpoint_utils.save_checkpoint(made.cfg.checkpoint, made, iterator(), score)
-            found.append(torch.load(tmp_path / "checkpoint_best.pt", weights_only=True)["extra_state"]["best"])
-        assert found == [3.0, 3.0, 2.0, 2.0]
-        assert "--best-checkpoint-metric loss is NaN: checkpoint_best.pt is not changed" in caplog.text
-        monkeypatch.setattr(checkpoint_utils, "save_checkpoint", original("fairseq.checkpoint_utils:save_checkpoint"))
-        for score in (3.0, math.nan, 4.0):
-            original("fairseq.checkpoint_utils:save_checkpoint")(made.cfg.checkpoint, made, iterator(), score)
-        assert original("fairseq.checkpoint_utils:save_checkpoint").best == 4.0, "the negative control: 3 is better"
-    finally:
-        monkeypatch.undo()
-        for function in (checkpoint_utils.save_checkpoint, original("fairseq.checkpoint_utils:save_checkpoint")):
-            vars(function).pop("best", None)
+    stock, ours, found = original("fairseq.checkpoint_utils:save_checkpoint"), checkpoint_utils.save_checkpoint, []
+    for function in (stock, ours):
+        monkeypatch.setattr(function, "best", 0, raising=False)  # so that it is taken back
+        del function.best
+    for score in (3.0, math.nan, 2.0, 4.0):
+        ours(made.cfg.checkpoint, made, iterator(), score)
+        found.append(torch.load(tmp_path / "checkpoint_best.pt", weights_only=True)["extra_state"]["best"])
+    assert found == [3.0, 3.0, 2.0, 2.0]
+    assert "--best-checkpoint-metric loss is NaN: checkpoint_best.pt is not changed" in caplog.text
+    monkeypatch.setattr(checkpoint_utils, "save_checkpoint", stock)
+    for score in (3.0, math.nan, 4.0):
+        stock(made.cfg.checkpoint, made, iterator(), score)
+    assert stock.best == 4.0, "the negative control: 3 is better"
 
 
 def test_a_job_of_a_sweep_does_not_inherit_the_best_score(trainer, tmp_path) -> None:
@@ -158,11 +152,8 @@ def test_what_cannot_be_resumed_is_one_line(trainer, data_bin, tmp_path, caplog)
     assert "--allow-change" not in wrong
     assert "torn.pt: not a complete checkpoint" in damaged and damaged.endswith(f"{torn}") and ": cp " in damaged
     assert "Optimizer does not match; please reset the optimizer (--reset-optimizer)" in foreign
-    assert foreign.endswith(
-        f"; or give another --save-dir, with --finetune-from-model {last} to start a run from these weights"
-    )
+    assert f"give another --save-dir, with --finetune-from-model {last} to start a run from these weights" in foreign
     assert missing == "--restore-file gone.pt: no such file; leave it out to start from scratch"
-    assert all("\n" not in said for said in (wrong, damaged, foreign, missing))
     assert (tmp_path / "new").is_dir()  # its lock is of the folder, which the first checkpoint would make
     made.cfg.checkpoint.finetune_from_model = str(torn)
     with pytest.raises(SystemExit, match="2"):
@@ -194,6 +185,7 @@ def fail(kind: str) -> Callable[[], None]:
 
     def arm() -> None:
         stock, step, state = ClearRobertaModel.forward, Trainer.train_step, {"update": 0}
+        raised = {"memory": MemoryError(), "out-of-memory": torch.OutOfMemoryError("CUDA out of memory.")}
 
         def train_step(self: Trainer, *args: Any, **options: Any) -> Any:
             state["update"] = self.get_num_updates() + 1
@@ -201,10 +193,8 @@ def fail(kind: str) -> Callable[[], None]:
 
         def forward(self: Any, *args: Any, **options: Any) -> Any:
             is_due = state["update"] == UPDATE
-            if is_due and kind == "memory":
-                raise MemoryError
-            if is_due and kind == "out-of-memory":
-                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+            if is_due and kind in raised:
+                raise raised[kind]
             x, extra = stock(self, *args, **options)
             if is_due and kind == "nan":
                 extra["projections"] = extra["projections"] * float("nan")
@@ -227,10 +217,9 @@ def two_workers(data: Path, folder: Path, kind: str) -> dict[str, Any]:
         children.append(fork(work, folder / f"log{rank}", arm=arm))
     codes = [ended(child) for child in children]
     logs = [(folder / f"log{rank}").read_text() for rank in range(2)]
-    state = torch.load(folder / "checkpoint_last.pt", weights_only=True)
+    state = state_of(folder / "checkpoint_last.pt")
     finite = all(bool(torch.isfinite(value).all()) for value in state["model"].values() if value.is_floating_point())
-    updates = state["optimizer_history"][-1]["num_updates"]
-    return {"codes": codes, "logs": logs, "updates": updates, "finite": finite}
+    return {"codes": codes, "logs": logs, "updates": state["updates"], "finite": finite}
 
 
 @pytest.mark.slow
@@ -250,9 +239,7 @@ def test_a_fault_of_one_of_two_workers_ends_both(data_bin: Path, tmp_path: Path)
 @pytest.mark.slow
 def test_killed_while_it_saves(tmp_path: Path) -> None:
     """Each run that is given again ends as the one that was not killed, to the bit; with fairseq's own files some do not."""
-    done = run(
-        sys.executable, "-m", "tests.faults.campaign", "--what", "instants", "stock", "--kills", "4", "--seed", "1"
-    )
-    ours, stock = done.stdout.splitlines()[-2:]
+    flags = "--what instants stock --kills 4 --seed 1".split()
+    ours, stock = run(sys.executable, "-m", "tests.faults.campaign", *flags).stdout.splitlines()[-2:]
     assert "| 4 |" in ours and "truncated" not in ours and ours.endswith("| 0 |"), ours
     assert "truncated checkpoint_last.pt" in stock and not stock.endswith("| 0 |"), stock

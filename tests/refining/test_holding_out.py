@@ -1,5 +1,6 @@
 """Held-out documents: no sentence is in two parts, pairs are the first sentence and the rest, the choice follows the seed."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -9,25 +10,17 @@ from hypothesis import strategies as st
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.retrieval_data import read_beir
 from fairseq_clear.refining import holding_out
-from fairseq_clear.refining.holding_out import (
-    BEGIN_WORDS,
-    HARDER,
-    MOST_DEV,
-    MOST_TEST,
-    MOST_TITLE_WORDS,
-    QUESTION,
-    below_title,
-    divide_pairs,
-    hold_out,
-)
+from fairseq_clear.refining.holding_out import HARDER, QUESTION, below_title, divide_pairs, hold_out
+
+
+def write_text(folder: Path, documents: Iterable[list[str]]) -> None:
+    (folder / "text.txt").write_text("\n\n".join("\n".join(document) for document in documents) + "\n")
 
 
 def write(folder: Path, lengths: list[int]) -> list[list[str]]:
     """Write a text whose documents have these numbers of sentences, all different."""
-    documents = [
-        [f"sentence {number} of document {n}." for number in range(length)] for n, length in enumerate(lengths)
-    ]
-    (folder / "text.txt").write_text("\n\n".join("\n".join(document) for document in documents) + "\n")
+    documents = [[f"sentence {k} of document {n}." for k in range(length)] for n, length in enumerate(lengths)]
+    write_text(folder, documents)
     return documents
 
 
@@ -65,28 +58,25 @@ def test_documents_are_in_one_part(tmp_path_factory, lengths, share, seed) -> No
 def test_dev_and_test_are_disjoint_and_bounded(tmp_path: Path) -> None:
     write(tmp_path, [2] * 4000)
     counts = hold_out(tmp_path / "text.txt", tmp_path, 0.9, 1)
-    assert (counts.dev, counts.test) == (MOST_DEV, MOST_TEST)
+    assert (counts.dev, counts.test) == (holding_out.MOST_DEV, holding_out.MOST_TEST)
     assert not set(pairs(tmp_path, "dev")) & set(pairs(tmp_path, "test"))
-    assert len(read(tmp_path, "train")) == 4000 - MOST_DEV - MOST_TEST
+    assert len(read(tmp_path, "train")) == 4000 - holding_out.MOST_DEV - holding_out.MOST_TEST
 
 
 def test_the_choice_follows_the_seed(tmp_path: Path) -> None:
     write(tmp_path, [3] * 200)
-
-    def chosen(seed: int) -> list[tuple[str, str]]:
+    chosen = []
+    for seed in (1, 1, 2):
         hold_out(tmp_path / "text.txt", tmp_path, 0.2, seed)
-        return pairs(tmp_path, "test")
-
-    first = chosen(1)
-    assert chosen(1) == first
-    assert chosen(2) != first
+        chosen.append(pairs(tmp_path, "test"))
+    assert chosen[0] == chosen[1] != chosen[2]
 
 
 def test_one_document_is_an_error(tmp_path: Path) -> None:
     write(tmp_path, [40])
     with pytest.raises(UserError, match=r"one document of 40 sentences.*--document-start \."):
         hold_out(tmp_path / "text.txt", tmp_path, 0.1, 1)
-    (tmp_path / "text.txt").write_text("one sentence.\nanother.\n\n" * 20)
+    write_text(tmp_path, [["one sentence.", "another."]] * 20)
     with pytest.raises(UserError, match="every document equals one that is held out"):
         hold_out(tmp_path / "text.txt", tmp_path, 0.1, 1)
 
@@ -117,39 +107,34 @@ def test_documents_with_a_given_query_are_not_trained_on(tmp_path: Path) -> None
 
 def test_a_passage_is_the_beginning_of_the_rest(tmp_path: Path) -> None:
     documents = [[f"title {n}", *(f"{n} {'word ' * 17}{k}" for k in range(4))] for n in range(30)]
-    (tmp_path / "text.txt").write_text("\n\n".join("\n".join(document) for document in documents))
+    write_text(tmp_path, documents)
     hold_out(tmp_path / "text.txt", tmp_path, 0.5, 1)
     for query, passage in pairs(tmp_path, "dev") + pairs(tmp_path, "test"):
         words = " ".join(documents[int(query.split()[1])][1:]).split()
-        assert passage.split() == words[:BEGIN_WORDS] and len(words) > BEGIN_WORDS
+        assert passage.split() == words[: holding_out.BEGIN_WORDS] and len(words) > holding_out.BEGIN_WORDS
     easier, harder = (read_beir(tmp_path / name, "test") for name in (QUESTION, HARDER))
     assert harder.queries == easier.queries and len(harder.passages) == len(easier.passages) == 30
     for query, gains in zip(harder.queries, harder.relevant, strict=True):
         assert [harder.passages[number] for number in gains] == [documents[int(query.split()[1])][3]]
 
 
-@pytest.mark.parametrize(("count", "most"), [(3000, None), (3000, 2000)])
-def test_all_other_documents_are_further_passages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, most: int | None
-) -> None:
-    if most is not None:
-        monkeypatch.setattr(holding_out, "MOST_OTHERS", most)
-    write(tmp_path, [2] * count)
+@pytest.mark.parametrize("most", [9000, 2000])
+def test_all_other_documents_are_further_passages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    monkeypatch.setattr(holding_out, "MOST_OTHERS", most)
+    write(tmp_path, [2] * 3000)
     counts = hold_out(tmp_path / "text.txt", tmp_path, 0.02, 1)
     trained = {document[1] for document in read(tmp_path, "train")}
     passages = read_beir(tmp_path / "question", "test").passages
     assert passages == read_beir(tmp_path / "question", "dev").passages
     others = [passage for passage in passages if passage in trained]
-    held_out = count // 50
-    assert (counts.dev, counts.test) == (held_out // 2, held_out // 2)
-    assert (len(passages) - len(others), len(others)) == (held_out, most or count - held_out)
+    assert (counts.dev, counts.test) == (30, 30)
+    assert (len(passages) - len(others), len(others)) == (60, min(most, 2940))
 
 
 @pytest.mark.parametrize("title", ["", "another "])
 def test_copies_of_held_out_documents_are_not_trained_on(title: str, tmp_path: Path) -> None:
     documents = write(tmp_path, [2] * 40)
-    copied = [*documents, *([title + document[0], *document[1:]] for document in documents[:20])]
-    (tmp_path / "text.txt").write_text("\n\n".join("\n".join(document) for document in copied) + "\n")
+    write_text(tmp_path, [*documents, *([title + document[0], *document[1:]] for document in documents[:20])])
     counts = hold_out(tmp_path / "text.txt", tmp_path, 0.5, 1)
     trained, asked = read(tmp_path, "train"), pairs(tmp_path, "dev") + pairs(tmp_path, "test")
     assert not {query for query, _ in asked} & {document[0] for document in trained}
@@ -174,10 +159,9 @@ def test_a_single_query_compares_nothing(tmp_path: Path) -> None:
 
 
 def test_titles_are_short_and_begin_one_document(tmp_path: Path) -> None:
-    long = " ".join(["word"] * (MOST_TITLE_WORDS + 1))
+    long = " ".join(["word"] * (holding_out.MOST_TITLE_WORDS + 1))
     documents = [["A title.", "x"], ["Same.", "y"], ["Same.", "z"], [long, "u"], ["alone"], ["Another one.", "v"]]
-    documents += [["Page 1 of 20", "w"], ["Page 12 of 20", "r"]]
-    (tmp_path / "text.txt").write_text("\n\n".join("\n".join(lines) for lines in documents))
+    write_text(tmp_path, [*documents, ["Page 1 of 20", "w"], ["Page 12 of 20", "r"]])
     counts = hold_out(tmp_path / "text.txt", tmp_path, 0.5, 1)
     assert (counts.documents, counts.long_documents, counts.titled) == (8, 7, 2)
 
@@ -185,10 +169,8 @@ def test_titles_are_short_and_begin_one_document(tmp_path: Path) -> None:
 def test_a_repeated_title_is_not_in_the_passage() -> None:
     assert below_title(["A title.", "A title.", "Its text.", "More."]) == "Its text. More."
     assert below_title(["A title.", "Its text."]) == "Its text."
-    assert (
-        below_title(["Cat", "Cats sleep."]) == "Cats sleep."
-        and below_title(["Cat", "Cat: it sleeps."]) == ": it sleeps."
-    )
+    assert below_title(["Cat", "Cats sleep."]) == "Cats sleep."
+    assert below_title(["Cat", "Cat: it sleeps."]) == ": it sleeps."
     assert below_title(["A title.", "A title."]) == below_title(["A title."]) == "A title."
 
 
@@ -197,7 +179,9 @@ def test_few_of_many_pairs_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyP
     write(tmp_path, [1] * 5)
     given_pairs = [(f"query {n // 2}", f"passage {n}") for n in range(6000)]
     counts = divide_pairs(given_pairs, tmp_path / "text.txt", tmp_path, 1)
-    assert (counts.dev, counts.test) == (MOST_DEV, MOST_TEST)
+    assert (counts.dev, counts.test) == (holding_out.MOST_DEV, holding_out.MOST_TEST)
     asked = pairs(tmp_path, "dev") + pairs(tmp_path, "test")
-    assert len(asked) == len(set(asked)) == 2 * (MOST_DEV + MOST_TEST)  # both passages of a query
+    assert (
+        len(asked) == len(set(asked)) == 2 * (holding_out.MOST_DEV + holding_out.MOST_TEST)
+    )  # both passages of a query
     assert len(read_beir(tmp_path / "question").passages) == len(asked) + 2000

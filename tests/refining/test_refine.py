@@ -6,10 +6,10 @@ import os
 import select
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,6 +31,7 @@ from fairseq_clear.refining.refine_steps import Steps, Training
 from fairseq_clear.refining.refining import _choose_question, _choose_recipe, refine, run_refine
 from tests import zygote
 from tests.conftest import ROOT, rejected, run, sentences
+from tests.faults.commands import exit_code
 from tests.interop.folders import make_folder, make_sentence_folder
 from tests.models.test_clear_hf import make
 
@@ -53,9 +54,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def call(folder: Path, dest: str, *flags: str, check: bool = True) -> Any:
+def call(folder: Path, dest: str | Path, *flags: object, check: bool = True) -> Any:
     words = ["refine", folder / "text.txt", "--from", folder / "tiny", "--dest", folder / dest, *SHORT, *flags]
-    return run(*CLEAR, *words, check=check)
+    return run(*CLEAR, *map(str, words), check=check)
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +134,7 @@ def test_a_merge_of_a_half_unless_another_is_clearly_better() -> None:
     assert choose_share({0.0: half, 0.5: half}) == 0.5
     assert choose_share({0.0: half[:10] + 1, 0.5: half[:10]}) == 0.0
     assert choose_share({0.0: half[:9] + 1, 0.5: half[:9]}) == 0.5  # too few queries to tell
+    assert reciprocal_ranks({"details": {"ranks": [1, 10, 11, 0]}}).tolist() == [100, 10, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -160,13 +162,11 @@ def test_a_saturated_question_is_replaced(score: float, question: str, capsys: p
     steps = Steps(RefineSettings(texts=(), encoder=Path("start"), dest=Path("dest")), "cpu")
     found = {"rows": [{"scores": {"MRR@10": score}}]}
     steps.search = lambda name, data, split, checkpoints: {"dev": found}[split]  # type: ignore[method-assign]
-    _choose_question(steps, SimpleNamespace(dev=10), Path("data"), Path("start"))
-    assert steps.question == question
-    assert ("a harder one is asked" in capsys.readouterr().out) == (question == HARDER)
-    steps.settings.pairs = Path("pairs.tsv")  # which no other question can replace
-    steps.question = QUESTION
-    _choose_question(steps, SimpleNamespace(dev=10), Path("data"), Path("start"))
-    assert steps.question == QUESTION
+    for pairs, asked in ((None, question), (Path("pairs.tsv"), QUESTION)):  # given pairs are not replaced
+        steps.settings.pairs, steps.question = pairs, QUESTION
+        _choose_question(steps, SimpleNamespace(dev=10), Path("data"), Path("start"))
+        assert steps.question == asked
+        assert ("a harder one is asked" in capsys.readouterr().out) == (asked == HARDER)
 
 
 def test_auto_leaves_out_a_recipe_that_the_text_does_not_fit(tmp_path, capsys) -> None:
@@ -244,13 +244,12 @@ KILLS: dict[str, Callable[[Path], bool]] = {
 def test_a_run_that_is_killed_in_every_stage_goes_on(folder: Path, finished: Path, tmp_path: Path) -> None:
     dest, work = tmp_path / "out", tmp_path / "out.partial"
     words = [folder / "text.txt", "--from", folder / "tiny", "--dest", dest, *SHORT, "--no-keep-best"]
+    command = [*CLEAR, "refine", *map(str, words)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     killed = 0
     for reached in KILLS.values():
         with open(tmp_path / "log", "w") as log:
-            process = zygote.start(
-                [*CLEAR, "refine", *map(str, words)], cwd=ROOT, env=environment, stdout=log.fileno(), stderr=log.fileno(),
-            )  # fmt: skip
+            process = zygote.start(command, cwd=ROOT, env=environment, stdout=log.fileno(), stderr=log.fileno())
             while process.poll() is None and not reached(work):
                 select.select([], [], [], 0.005)
             killed += process.poll() is None
@@ -259,78 +258,54 @@ def test_a_run_that_is_killed_in_every_stage_goes_on(folder: Path, finished: Pat
             process.wait()
         assert not dest.exists(), (tmp_path / "log").read_text()
     assert killed == len(KILLS)
-    done = run(*CLEAR, "refine", *words)
-    assert "# import the encoder: done already" in done.stdout
-    assert "# train: done already" in done.stdout
+    done = run(*command)
+    assert "# import the encoder: done already" in done.stdout and "# train: done already" in done.stdout
     ours, theirs = weights(dest), weights(finished)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     assert not work.exists()
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("mount") is None, reason="mounting a small disk needs root")
-def test_a_full_disk_is_one_line_and_the_run_goes_on(folder: Path, tmp_path: Path) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(disk)], capture_output=True).returncode:
-        pytest.skip("mounting a small disk is not allowed here")
-    try:
-        words = [folder / "text.txt", "--from", folder / "tiny", "--dest", disk / "out", *SHORT]
-        for left in (1 << 20, 3 << 19):
-            (disk / "filler").write_bytes(b"x" * ((4 << 20) - left))
-            full = run(*CLEAR, "refine", *words, check=False)
-            assert full.returncode == 2, full.stderr
-            assert "No space left on device" in full.stderr.strip().splitlines()[-1]
-            assert not (disk / "out").exists() and "Traceback" not in full.stderr
-            (disk / "filler").unlink()
-        run(*CLEAR, "refine", *words)
-        assert (disk / "out/report.md").exists()
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
-
-
 def test_a_checkpoint_of_another_vocabulary(folder: Path, finished: Path, tmp_path: Path) -> None:
     make_folder(tmp_path / "roberta", "roberta")
     run(*CLEAR, "import", tmp_path / "roberta", "--dest", tmp_path / "other")
-    words = [folder / "text.txt", "--from", finished / "checkpoint/model.pt", "--dest", tmp_path / "out", *SHORT]
-    done = run(*CLEAR, "refine", *words, "--data-bin", tmp_path / "other", check=False)
-    assert done.returncode == 2
-    shutil.copy(finished / "checkpoint/model.pt", tmp_path / "alone.pt")  # whose folder has no tokenizer
-    alone = [folder / "text.txt", "--from", tmp_path / "alone.pt", "--dest", tmp_path / "out2", *SHORT]
-    assert "has no tokenizer of raw text; give --data-bin" in run(*CLEAR, "refine", *alone, check=False).stderr
-    assert "vocabulary" in done.stderr.strip().splitlines()[-1]
-    assert not (tmp_path / "out").exists()
+    alone = shutil.copy(finished / "checkpoint/model.pt", tmp_path / "alone.pt")  # whose folder has no tokenizer
+    for flags, said in (
+        (("--data-bin", tmp_path / "other"), "vocabulary"),
+        ((), "no tokenizer of raw text; give --data-bin"),
+    ):
+        done = call(folder, tmp_path / "out", "--from", alone, *flags, check=False)
+        assert done.returncode == 2 and said in done.stderr.strip().splitlines()[-1]
+        assert not (tmp_path / "out").exists()
 
 
-def test_another_run_is_rejected(folder: Path, tmp_path: Path) -> None:
+def test_another_run_is_rejected(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A work folder belongs to one set of settings, texts and encoder; flags of the training are settings too."""
     text, tiny, work = tmp_path / "text.txt", tmp_path / "tiny", tmp_path / "out.partial"
     shutil.copy(folder / "text.txt", text)
     shutil.copytree(folder / "tiny", tiny)
-    made = RefineSettings(
-        texts=(text,), encoder=tiny, dest=tmp_path / "out", device="cpu", max_length=20, training_flags=("--no-flag",)
-    )
+    monkeypatch.setattr(sys, "executable", zygote.forked_python())
+    places = {"texts": (text,), "encoder": tiny, "dest": tmp_path / "out"}
+    made = RefineSettings(**places, device="cpu", max_length=20, training_flags=("--no-flag",))
     with pytest.raises(UserError, match="--no-flag: no such flag of this command"):
         run_refine(made)
     done = {path.name for path in work.iterdir()}
     assert "data-bin" in done and not (tmp_path / "out").exists()
-    content, weights = text.read_text(), next(tiny.glob("*.safetensors"))
-    bytes_before, config = weights.read_bytes(), (tiny / "config.json").read_text()
     for change, message in (
-        (lambda: setattr(made, "training_flags", ()), "another training_flags"),
-        (lambda: setattr(made, "learning_rate", 1.0), "--lr 5e-05"),
-        (lambda: setattr(made, "keep_best", False), "without --no-keep-best"),
-        (lambda: setattr(made, "recipe", "cloze"), "without --recipe"),
-        (lambda: text.write_text("Other text.\n"), "another texts"),
-        (lambda: weights.write_bytes(bytes_before + b" "), "another content of --from"),
-        (lambda: (tiny / "config.json").write_text(config + " "), "another content of --from"),
+        ({"training_flags": ()}, "another training_flags"),
+        ({"learning_rate": 1.0}, "--lr 5e-05"),
+        ({"keep_best": False}, "without --no-keep-best"),
+        ({"recipe": "cloze"}, "without --recipe"),
+        (text, "another texts"),
+        (next(tiny.glob("*.safetensors")), "another content of --from"),
+        (tiny / "config.json", "another content of --from"),
     ):
-        change()
+        before = change.read_bytes() if isinstance(change, Path) else b""
+        if isinstance(change, Path):
+            change.write_bytes(before + b" ")
         with pytest.raises(UserError, match=f"out.partial: was started with {message}.*remove the folder"):
-            run_refine(made)
-        made.training_flags, made.learning_rate, made.keep_best, made.recipe = ("--no-flag",), 5e-5, True, None
-        text.write_text(content)
-        weights.write_bytes(bytes_before)
-        (tiny / "config.json").write_text(config)
+            run_refine(made if isinstance(change, Path) else replace(made, **change))
+        if isinstance(change, Path):
+            change.write_bytes(before)
     assert {path.name for path in work.iterdir()} == done
 
 
@@ -362,13 +337,11 @@ def test_an_error_before_the_training_leaves_no_folder(folder: Path, tmp_path: P
 
 def test_auto_compares_recipes_on_a_modernbert_of_random_weights(tmp_path: Path) -> None:
     make(tmp_path / "tiny", "modernbert")
-    (tmp_path / "long.txt").write_text("\n".join(sentences(1400, seed=6)) + "\n")
-    run(
-        *CLEAR, "refine", tmp_path / "long.txt", "--from", tmp_path / "tiny", "--dest", tmp_path / "trial", "--recipe", "auto",
-        "--held-out", "0.5", "--updates", "2", "--max-length", "36", "--device", "cpu",
-    )  # fmt: skip
+    (tmp_path / "long.txt").write_text("\n".join(sentences(350, seed=6)) + "\n")
+    flags = "--recipe auto --held-out 0.5 --updates 2 --max-length 36 --device cpu".split()
+    texts, tiny = tmp_path / "long.txt", tmp_path / "tiny"
+    run(*CLEAR, "refine", texts, "--from", tiny, "--dest", tmp_path / "trial", *flags)
     report = json.loads((tmp_path / "trial/report.json").read_text())
-    assert report["settings"]["updates"] == 2
     scores = {trial["recipe"]: trial["score"] for trial in report["trials"]}
     assert list(scores) == ["titles", "cloze", "neighbor", "span", "simcse"]
     assert scores[report["recipe"]] == max(scores.values())
@@ -396,12 +369,11 @@ def test_python_and_documents_of_one_sentence(folder, tmp_path, monkeypatch, cap
 
 
 def test_a_worse_encoder_is_not_exported(folder: Path, tmp_path: Path) -> None:
-    pairs = [f"{line}\t{line} {line}" for line in sentences(60, seed=9) if line]
-    (tmp_path / "pairs.tsv").write_text("\n".join(pairs) + "\n")
-    done = call(folder, str(tmp_path / "out"), "--pairs", str(tmp_path / "pairs.tsv"), "--", "--lr", "3")
+    pairs = [f"{line}\t{line} {line}\n" for line in sentences(60, seed=9) if line]
+    (tmp_path / "pairs.tsv").write_text("".join(pairs))
+    done = call(folder, tmp_path / "out", "--pairs", tmp_path / "pairs.tsv", "--", "--lr", "3")
     report = json.loads((tmp_path / "out/report.json").read_text())
-    assert report["change"]["MRR@10"] < 0
-    assert report["exported"] == 0
+    assert report["change"]["MRR@10"] < 0 and report["exported"] == 0
     assert "stand-in" not in report["caveat"] and "# Not compared" not in done.stdout
     assert "The folder holds the untouched encoder" in done.stdout
     run(*CLEAR, "import", folder / "tiny", "--dest", tmp_path / "imported", "--arch", "clear_hf")
@@ -449,11 +421,7 @@ def test_mistakes_are_one_line(flags, folder, tmp_path, capsys, monkeypatch) -> 
     places = {"texts": "texts", "export": "export", "pairs": "pairs", "empty": "empty.txt"}
     words = flags.format(**{name: tmp_path / place for name, place in places.items()}).split()
     start = ["refine", "--from", str(folder / "tiny"), "--dest", str(tmp_path / "out"), *SHORT]
-    try:
-        status = main([*start, *words])
-    except SystemExit as left:
-        status = int(str(left.code))
-    said = capsys.readouterr().err
+    status, said = exit_code(lambda: main([*start, *words])), capsys.readouterr().err
     assert status == 2 and MISTAKES[flags] in said.splitlines()[-1] and "Traceback" not in said
     assert not (tmp_path / "out").exists() and not (tmp_path / "texts/new").exists()
     assert (tmp_path / "export/own.partial/notes.txt").read_text() == "kept"
@@ -483,15 +451,8 @@ def test_one_of_several_gpus(device, is_told, tmp_path, monkeypatch, capsys) -> 
 def test_two_processes_do_not_share_a_folder(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "out.partial").mkdir()
     with locked(tmp_path / "out.partial/lock", "busy"):
-        words = ["refine", folder / "text.txt", "--from", folder / "tiny", "--dest", tmp_path / "out"]
-        done = run(*CLEAR, *words, check=False)
-    assert done.returncode == 2
-    assert "another refine" in done.stderr
-
-
-def test_a_rank_of_ten_still_counts() -> None:
-    row = {"details": {"ranks": [1, 10, 11, 0]}}
-    assert reciprocal_ranks(row).tolist() == [100, 10, 0, 0]
+        done = call(folder, tmp_path / "out", check=False)
+    assert done.returncode == 2 and "another refine" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -2,30 +2,23 @@
 
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.evaluation.encoders import Encoder
 from fairseq_clear.evaluation.retrieval_data import read_beir
 from fairseq_clear.refining.holding_out import MOST_VALID, divide_training_pairs, read_rows, write_rows
 from tests.conftest import run, sentences
+from tests.evaluation.toys import Letters
 from tests.interop.folders import make_sentence_folder
+from tests.refining.test_holding_out import pairs
 
 CLEAR = [sys.executable, "-m", "fairseq_clear.cli"]
-
-
-class Letters:
-    """Encodes a text by how often each letter occurs in it."""
-
-    def encode(self, texts: Sequence[str], batch_size: int = 32) -> Any:
-        return np.array([[text.count(letter) for letter in "abcdefgh"] for text in texts], np.float32) + 0.01
 
 
 def rows_of(folder: Path) -> list[list[str]]:
@@ -33,11 +26,9 @@ def rows_of(folder: Path) -> list[list[str]]:
     return found
 
 
-def asked(folder: Path, name: str) -> set[tuple[str, str]]:
-    if not (folder / "question").exists():
-        return set()
-    data = read_beir(folder / "question", name)
-    return {(query, data.passages[n]) for query, ns in zip(data.queries, data.relevant, strict=True) for n in ns}
+def asked(folder: Path) -> set[tuple[str, str]]:
+    """The pairs of the comparison."""
+    return {*pairs(folder, "dev"), *pairs(folder, "test")}
 
 
 @given(
@@ -54,16 +45,16 @@ def test_no_text_is_on_both_sides(tmp_path_factory, numbers, share, seed) -> Non
         assert "pairs to train on" in str(error)  # all pairs have a query or a passage of the held-out ones
         return
     trained = {tuple(row) for row in rows_of(folder)}
-    judged = asked(folder, "dev") | asked(folder, "test")
-    pairs = {row[:2] for row in rows}
-    assert {row[:2] for row in trained} <= pairs and counts.negatives == 1
-    assert judged in (set(), {pair for pair in pairs if pair[0] in {query for query, _ in judged}})  # with all answers
+    judged = asked(folder)
+    given = {row[:2] for row in rows}
+    assert {row[:2] for row in trained} <= given and counts.negatives == 1
+    assert judged in (set(), {pair for pair in given if pair[0] in {query for query, _ in judged}})  # with all answers
     kept_apart = 0 if counts.shared else 1  # queries, and passages unless most pairs share them
     assert not {text for row in trained for text in row} & {text for pair in judged for text in pair[: 1 + kept_apart]}
-    assert not counts.shared or 2 * len(trained) < 2 * len(pairs)
-    assert not {query for query, _ in asked(folder, "dev")} & {query for query, _ in asked(folder, "test")}
+    assert not counts.shared or 2 * len(trained) < 2 * len(given)
+    assert not {query for query, _ in pairs(folder, "dev")} & {query for query, _ in pairs(folder, "test")}
     if judged:
-        assert len(trained) + len(judged) + counts.left_out == len(pairs)
+        assert len(trained) + len(judged) + counts.left_out == len(given)
     assert counts.pairs == len(trained)
 
 
@@ -74,8 +65,8 @@ def test_passages_that_most_queries_share_are_trained_on(tmp_path: Path) -> None
         (tmp_path / name).mkdir()
         counts = divide_training_pairs(shared, judged, None, tmp_path / name, 0.1, 1)
         assert counts.pairs == counts.shared == (180 if judged is None else 200) and counts.left_out == 0
-        trained, compared = rows_of(tmp_path / name), asked(tmp_path / name, "dev") | asked(tmp_path / name, "test")
-        assert compared and not {row[0] for row in trained} & {query for query, _ in compared}
+        compared = asked(tmp_path / name)
+        assert compared and not {row[0] for row in rows_of(tmp_path / name)} & {query for query, _ in compared}
     unique = [(f"query {n}", f"answer {n}") for n in range(100)]
     counts = divide_training_pairs(unique, None, None, tmp_path, 0.1, 1)
     assert (counts.pairs, counts.shared) == (90, 0)
@@ -87,16 +78,10 @@ def test_documents_that_contain_a_pair_of_the_comparison_are_not_trained_on(tmp_
     documents += [f"Of {row[0][8]}\nFirst.\nIt is {row[0][8]}.\nIt is old.\nLast.\n" for row in rows[13:]]
     (tmp_path / "text.txt").write_text("\n".join(documents))
     counts = divide_training_pairs(rows, None, tmp_path / "text.txt", tmp_path, 0.4, 1)
-    compared = {query[8] for name in ("dev", "test") for query, _ in asked(tmp_path, name)}
+    compared = {query[8] for query, _ in asked(tmp_path)}
     assert len(compared) == 10 and counts.left_out == 10
     titles = {row[0][-1] for row in rows_of(tmp_path) if row[0].startswith(("About", "Of"))}
     assert titles == set("abcdefghijklmnopqrstuvwxyz") - compared
-
-
-def test_a_hard_negative_counts_once(tmp_path: Path) -> None:
-    rows = [(f"q{n}", f"p{n}", f"n{n}", f" n{n}", f"m{n}") for n in range(20)]
-    assert divide_training_pairs(rows, None, None, tmp_path, 0.1, 1).negatives == 2
-    assert all(row[2:] == [f"n{row[0][1:]}", f"m{row[0][1:]}"] for row in rows_of(tmp_path))
 
 
 def test_given_pairs_are_not_trained_on(tmp_path: Path) -> None:
@@ -106,7 +91,7 @@ def test_given_pairs_are_not_trained_on(tmp_path: Path) -> None:
     # p0 has q0 and q1, p3 has q6 and q7, and q9 is a query of the comparison
     assert [row[0] for row in rows_of(tmp_path)] == [f"q{n}" for n in range(20) if n not in (0, 1, 6, 7, 9)]
     assert (counts.pairs, counts.left_out) == (15, 5)
-    assert asked(tmp_path, "dev") | asked(tmp_path, "test") == set(judged)
+    assert asked(tmp_path) == set(judged)
 
 
 def test_titles_are_further_pairs(tmp_path: Path) -> None:
@@ -136,10 +121,10 @@ def test_documents_of_the_comparison_are_left_out(tmp_path: Path) -> None:
     assert not [text for text in passages if "text b" in text and text != judged[1][1]]
 
 
-def test_no_passage_of_a_query_is_its_hard_negative(tmp_path: Path) -> None:
-    rows = [(f"q{n // 2}", f"p{n}", f"p{n}", f"p{n ^ 1}", f"q{n // 2}", f"n{n}") for n in range(40)]
+def test_a_hard_negative_counts_once_and_is_no_passage_of_its_query(tmp_path: Path) -> None:
+    rows = [(f"q{n // 2}", f"p{n}", f"p{n}", f"p{n ^ 1}", f"q{n // 2}", f"n{n}", f" n{n}") for n in range(40)]
     counts = divide_training_pairs(rows, None, None, tmp_path, 0.1, 1)
-    found = json.loads((tmp_path / "pairs.json").read_text())["pairs"]
+    found = rows_of(tmp_path)
     assert counts.negatives == 4 and len(found) == counts.pairs > 20
     assert all(row == [*row[:2], f"n{row[1][1:]}"] for row in found)
 
@@ -148,15 +133,10 @@ def lines(path: Path) -> list[str]:
     return path.read_text().splitlines()
 
 
-def wrong_encoder() -> Encoder:
-    raise UserError("a wrong encoder")
-
-
 def test_given_hard_negatives_come_before_mined_ones(tmp_path: Path) -> None:
     # the nearest text to query a is aab, then abb; to query b it is abb; c has nothing near
     rows = [("a", "aaaa", "given"), ("b", "bbbb"), ("c", "cccc")]
-    further = ["aab", "abb"]
-    (tmp_path / "pairs.json").write_text(json.dumps({"pairs": rows, "further": further}))
+    (tmp_path / "pairs.json").write_text(json.dumps({"pairs": rows, "further": ["aab", "abb"]}))
     write_rows(tmp_path, tmp_path / "none", Letters, 0, 0.05, "cpu")
     assert sorted(path.name for path in (tmp_path / "none").iterdir()) == ["passage.txt", "query.txt"]
     write_rows(tmp_path, tmp_path / "two", Letters, 2, 0.05, "cpu")
@@ -166,19 +146,15 @@ def test_given_hard_negatives_come_before_mined_ones(tmp_path: Path) -> None:
     # with a large margin only what is far from the query is left
     write_rows(tmp_path, tmp_path / "far", Letters, 2, 0.9, "cpu")
     assert "aab" not in (tmp_path / "far/negative2.txt").read_text()
-    with pytest.raises(
-        UserError, match="none of the 3 pairs has 9 negatives among .*; give more texts, lower --negatives"
-    ):
+    with pytest.raises(UserError, match="none of the 3 pairs has 9 negatives among .*; give more texts"):
         write_rows(tmp_path, tmp_path / "many", Letters, 9, 0.05, "cpu")
     assert not (tmp_path / "many").exists()
-    rows[0] = (
-        "a",
-        "aaaa",
-        *(f"given {n}" for n in range(9)),
-    )  # too few texts for the others, but this pair has all of its
-    (tmp_path / "pairs.json").write_text(json.dumps({"pairs": rows, "further": further}))
+    # too few texts for the others, but this pair has all of its
+    rows[0] = ("a", "aaaa", *(f"given {n}" for n in range(9)))
+    (tmp_path / "pairs.json").write_text(json.dumps({"pairs": rows, "further": ["aab", "abb"]}))
+    wrong = mock.Mock(side_effect=UserError("a wrong encoder"))
     with pytest.raises(UserError, match="a wrong encoder"):  # is not hidden by the pair that needs none
-        write_rows(tmp_path, tmp_path / "wrong", wrong_encoder, 9, 0.05, "cpu")
+        write_rows(tmp_path, tmp_path / "wrong", wrong, 9, 0.05, "cpu")
     write_rows(tmp_path, tmp_path / "one", Letters, 9, 0.05, "cpu")
     assert lines(tmp_path / "one/query.txt") == ["a"] and lines(tmp_path / "one/negative9.txt") == ["given 8"]
 
@@ -190,8 +166,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_sentence_folder(folder / "tiny", "bert")
     texts = [line for line in sentences(300, seed=5) if line]
     (folder / "text.txt").write_text("\n".join(sentences(210, seed=6)) + "\n")
-    pairs = [f"{texts[n]}\t{texts[n + 1 - n % 3]} {texts[n + 2 - n % 3]}" for n in range(150)]
-    (folder / "pairs.tsv").write_text("\n".join(pairs) + "\n")
+    rows = [f"{texts[n]}\t{texts[n + 1 - n % 3]} {texts[n + 2 - n % 3]}\n" for n in range(150)]
+    (folder / "pairs.tsv").write_text("".join(rows))
     return folder
 
 
@@ -216,9 +192,9 @@ def test_refine_on_pairs_alone(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_refine_on_pairs_and_text(folder: Path, tmp_path: Path) -> None:
-    pairs = folder / "judged.tsv"
-    pairs.write_text("\n".join((folder / "pairs.tsv").read_text().splitlines()[:30]) + "\n")
-    report, output = refine(folder, tmp_path / "out", folder / "text.txt", "--pairs", pairs)
+    judged = tmp_path / "judged.tsv"
+    judged.write_text("".join((folder / "pairs.tsv").read_text().splitlines(keepends=True)[:30]))
+    report, output = refine(folder, tmp_path / "out", folder / "text.txt", "--pairs", judged)
     counts = report["counts"]
     assert counts["left_out"] >= 30 and counts["titled"] > 0
     assert counts["pairs"] == 150 - counts["left_out"] + counts["titled"]
