@@ -88,7 +88,8 @@ def fork(work: Callable[[], int], log: Path, *, arm: Callable[[], None] | None =
             os.dup2(stream.fileno(), 2)
         sys.stdout, sys.stderr = os.fdopen(1, "w", 1), os.fdopen(2, "w", 1)
         warnings.simplefilter("ignore")
-        _log_to_stdout()
+        form = "%(levelname)s | %(name)s | %(message)s"
+        logging.basicConfig(level=logging.INFO, stream=sys.stdout, force=True, format=form)
         if arm:
             arm()
         code = work()
@@ -105,12 +106,6 @@ def fork_piped(work: Callable[[], int]) -> tuple[int, TextIO]:
     child = fork(work, Path(f"/dev/fd/{write}"))
     os.close(write)
     return child, os.fdopen(read)
-
-
-def _log_to_stdout() -> None:
-    logging.basicConfig(
-        level=logging.INFO, stream=sys.stdout, force=True, format="%(levelname)s | %(name)s | %(message)s"
-    )
 
 
 def ended(child: int) -> int:
@@ -220,15 +215,10 @@ def stock_files() -> None:
 def state_of(checkpoint: Path) -> dict[str, Any]:
     """What a resumed run must share with one that was not stopped: all of it but times and the meters that hold them."""
     state = torch.load(checkpoint, map_location="cpu", weights_only=True)
-    extra = {
-        name: value for name, value in state["extra_state"].items() if name not in ("metrics", "previous_training_time")
-    }
-    return {
-        "model": state["model"],
-        "optimizer": state["last_optimizer_state"],
-        "updates": state["optimizer_history"][-1]["num_updates"],
-        "extra": extra,
-    }
+    for name in ("metrics", "previous_training_time"):
+        state["extra_state"].pop(name, None)
+    updates = state["optimizer_history"][-1]["num_updates"]
+    return {"updates": updates, **{name: state[name] for name in ("model", "last_optimizer_state", "extra_state")}}
 
 
 def same(one: Any, other: Any) -> bool:

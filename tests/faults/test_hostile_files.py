@@ -1,6 +1,5 @@
 """Nothing that is given as a checkpoint, a model's folder, a tokenizer or a table runs code."""
 
-import io
 import json
 import shutil
 import sys
@@ -71,35 +70,31 @@ def with_settings(checkpoint: Path, path: Path, **settings: str) -> Path:
 def test_every_command_that_takes_a_checkpoint(hostile, data_bin, tmp_path, trace, capsys) -> None:
     (tmp_path / "text").write_text(f"{WORDS[0]}\n")
     (tmp_path / "pairs").write_text(f"{WORDS[0]}\t{WORDS[1]}\t1\n{WORDS[2]}\t{WORDS[3]}\t2\n")
-    archive = tmp_path / "archive"
+    archive, made = tmp_path / "archive", tmp_path / "made"
     archive.mkdir()
     shutil.copyfile(hostile, archive / "model.pt")
     shutil.copyfile(data_bin / "dict.txt", archive / "dict.txt")
     sentencepiece_model(archive / "sentencepiece.bpe.model")
-    data = ["--data-bin", str(data_bin), "--tokenizer", "whitespace"]
-    export = ["export", str(hostile), "--dest", str(tmp_path / "made"), *data, "--format"]
+    data = ["--data-bin", data_bin, "--tokenizer", "whitespace"]
     for command in (
-        ["embed", str(tmp_path / "text"), "--checkpoint", str(hostile), "--output", str(tmp_path / "o.npy"), *data],
-        ["sts", "--encoder", str(hostile), "--sts-file", str(tmp_path / "pairs"), *data],
-        [*export, "hf"],
-        [*export, "fairseq"],
-        ["import", str(archive), "--dest", str(tmp_path / "made")],
+        ["embed", tmp_path / "text", "--checkpoint", hostile, "--output", tmp_path / "o.npy", *data],
+        ["sts", "--encoder", hostile, "--sts-file", tmp_path / "pairs", *data],
+        *(["export", hostile, "--dest", made, *data, "--format", form] for form in ("hf", "fairseq")),
+        ["import", archive, "--dest", made],
     ):
         rejected(capsys, command, "holds a exec, which is neither weights nor settings and could run code")
-        assert not trace.exists()
-    assert not (tmp_path / "made").exists()
+        assert not trace.exists() and not made.exists()
 
 
 @pytest.mark.parametrize("way", ["--finetune-from-model", "--restore-file", "checkpoint_last.pt"])
 def test_training_from_it(way: str, hostile: Path, data_bin: Path, tmp_path: Path, trace: Path) -> None:
-    folder = tmp_path / "run"
+    folder, flags = tmp_path / "run", (way, str(hostile))
     folder.mkdir()
     if way == "checkpoint_last.pt":
         shutil.copyfile(hostile, folder / way)
-    flags = () if way == "checkpoint_last.pt" else (way, str(hostile))
-    assert commands.run(lambda: commands.fairseq_train(data_bin, folder, *flags), tmp_path / "log") == 2
-    log = (tmp_path / "log").read_text()
-    assert "could run code" in log and "Traceback" not in log
+        flags = ()
+    code, log = commands.train_and_read(data_bin, folder, *flags)
+    assert code == 2 and "could run code" in log and "Traceback" not in log
     assert not trace.exists()
 
 
@@ -158,9 +153,7 @@ def test_a_namespace_is_data(tmp_path: Path, trace: Path) -> None:
     with pytest.raises(UserError, match="could run code"):
         read_checkpoint(str(tmp_path / "inner.pt"))
     scalar = np.float64(1).__reduce__()[0]
-    stream = io.BytesIO()
-    torch.save({"x": _Scalar(scalar, np.dtype("O"), Hostile(trace))}, stream)
-    (tmp_path / "scalar.pt").write_bytes(stream.getvalue())
+    torch.save({"x": _Scalar(scalar, np.dtype("O"), Hostile(trace))}, tmp_path / "scalar.pt")
     with pytest.raises(UserError, match="scalar.pt: not a complete checkpoint"):
         read_checkpoint(str(tmp_path / "scalar.pt"))
     assert not trace.exists()
@@ -210,9 +203,9 @@ def test_a_tokenizer_of_garbage(tmp_path: Path) -> None:
 def test_a_sentencepiece_model_of_garbage(content, checkpoint, data_bin, tmp_path, capsys) -> None:
     (tmp_path / "bad.model").write_bytes(content)
     (tmp_path / "text").write_text("x\n")
-    data = ["--data-bin", str(data_bin), "--tokenizer", str(tmp_path / "bad.model")]
-    out = ["--checkpoint", str(checkpoint), "--output", str(tmp_path / "o.npy")]
-    rejected(capsys, ["embed", str(tmp_path / "text"), *out, *data], "bad.model: not a sentencepiece model")
+    command = ["embed", tmp_path / "text", "--checkpoint", checkpoint, "--output", tmp_path / "o.npy"]
+    command += ["--data-bin", data_bin, "--tokenizer", tmp_path / "bad.model"]
+    rejected(capsys, command, "bad.model: not a sentencepiece model")
     assert not (tmp_path / "o.npy").exists()
 
 
