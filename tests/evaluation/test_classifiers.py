@@ -167,17 +167,14 @@ def test_a_dev_split_chooses(settings):
     assert free.chosen == ((1e9,) if settings is LOGISTIC else (1e-9,))
 
 
-@pytest.mark.parametrize(
-    ("knobs", "where"),
-    [
+def test_limits():
+    for knobs, where in (
         ({"batch_size": 0}, "--classifier-batch-size 0: "),
         ({"dropout": 1.0}, "--dropout 1.0"),
         ({"folds": 4}, "--folds 4: "),
-    ],
-)
-def test_limits(knobs, where):
-    with pytest.raises(UserError, match=where):
-        nested_cross_validate(blobs(9), 3, Classifiers(**knobs), 1)
+    ):
+        with pytest.raises(UserError, match=where):
+            nested_cross_validate(blobs(9), 3, Classifiers(**knobs), 1)
 
 
 # The regressor of SICK-R and STS-B

@@ -99,18 +99,15 @@ def test_the_seed_determines_the_flow() -> None:
     assert np.array_equal(one, same) and not np.array_equal(one, other)
 
 
-@pytest.mark.parametrize(
-    ("rows", "rate", "said"),
-    [
+def test_what_cannot_be_fitted() -> None:
+    for rows, rate, said in (
         (ROWS[:1], 1e-3, "two or more sentences"),
         (ROWS[:, :1], 1e-3, "two or more dimensions"),
         (ROWS, 1e4, "smaller --lr"),  # the likelihood becomes NaN
         (ROWS[:30], 1e4, "smaller --lr"),  # after the only update
-    ],
-)
-def test_what_cannot_be_fitted(rows: np.ndarray, rate: float, said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        fit_flow(rows, learning_rate=rate)
+    ):
+        with pytest.raises(UserError, match=said):
+            fit_flow(rows, learning_rate=rate)
 
 
 @pytest.mark.slow

@@ -126,19 +126,16 @@ class TwoWidths:
         return np.ones((len(texts), 2 if texts[0].startswith("q") else 3), np.float32)
 
 
-@pytest.mark.parametrize(
-    ("encoder", "chosen", "where"),
-    [
+def test_mistakes() -> None:
+    for encoder, chosen, where in (
         (Letters(), {"first_rank": 5, "last_rank": 6, "negatives": 3}, "--first-rank 5 --last-rank 6: "),
         (Letters(), {"first_rank": 9, "last_rank": 4}, "--first-rank 9 --last-rank 4: "),
         (Letters(), {"margin": float("nan")}, "--margin nan: "),
         (Letters(), {"negatives": 0}, "--negatives 0: "),
         (TwoWidths(), {}, "dimension 3, those of queries 2"),
-    ],
-)
-def test_mistakes(encoder: Any, chosen: dict[str, Any], where: str) -> None:
-    with pytest.raises(UserError, match=where):
-        mine_negatives(encoder, [("qa", "b"), ("qc", "d")], (), MiningSettings(**chosen))
+    ):
+        with pytest.raises(UserError, match=where):
+            mine_negatives(encoder, [("qa", "b"), ("qc", "d")], (), MiningSettings(**chosen))
 
 
 def test_one_query_with_many_passages_does_not_deepen_the_search_of_others(monkeypatch: pytest.MonkeyPatch) -> None:

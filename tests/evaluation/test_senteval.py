@@ -146,9 +146,9 @@ def test_order_and_labels_are_sentevals(tmp_path):
     assert (data.classes, [data.splits[name].labels.tolist() for name in ("train", "test")]) == (2, [[1, 0], [1]])
 
 
-@pytest.mark.parametrize(
-    ("task", "file", "lines", "message"),
-    [
+def test_broken_files_are_named_by_line(tmp_path):
+    write_senteval(tmp_path)
+    for task, file, lines, message in (
         ("TREC", "TREC/TREC_10.label", ["HUM:x ok", "no colon"], "TREC_10.label:2: no colon"),
         ("TREC", "TREC/TREC_10.label", ["ZOO:x ok"], "TREC_10.label:1: the label 'ZOO' is not one of ABBR"),
         ("SST2", "SST/binary/sentiment-dev", ["a\t2"], "sentiment-dev:1: the label '2' is not one of 0, 1"),
@@ -158,14 +158,14 @@ def test_order_and_labels_are_sentevals(tmp_path):
         ("SICK-E", "SICK/SICK_trial.txt", ["header"], "SICK-E: its dev split holds no text"),
         ("MR", "MR/rt-polarity.neg", [], "MR: its all split has texts of only one label .rt-polarity.pos"),
         ("SST2", "SST/binary/sentiment-train", ["a\t1"], "SST2: its train split has texts of only one label"),
-        ("Tense", "probing/past_present.txt", ["xx\ta\tb"], "past_present.txt:1: the split 'xx'"),
-    ],
-)
-def test_broken_files_are_named_by_line(tmp_path, task, file, lines, message):
-    write_senteval(tmp_path)
-    write(tmp_path / file if file.startswith("probing") else tmp_path / "downstream" / file, lines)
-    with pytest.raises(UserError, match=message):
-        read_task(tmp_path, task)
+        ("Tense", "../probing/past_present.txt", ["xx\ta\tb"], "past_present.txt:1: the split 'xx'"),
+    ):
+        path = tmp_path / "downstream" / file
+        whole = path.read_bytes()
+        write(path, lines)
+        with pytest.raises(UserError, match=message):
+            read_task(tmp_path, task)
+        path.write_bytes(whole)
 
 
 def test_missing_files(tmp_path):

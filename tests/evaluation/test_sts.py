@@ -152,21 +152,18 @@ def test_ties_matter_and_size_does_not():
     assert pearson([1.0, 1.0 + 1e-9, 1.0], [3, 4, 3]) == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize(
-    ("x", "y", "message"),
-    [
+def test_undefined_is_an_error_and_not_nan():
+    for x, y, message in (
         ([1.0], [2.0], "task X: a correlation of 1 pairs is not defined"),
         ([], [], "task X: a correlation of 0 pairs"),
         ([2.0, 2.0], [1.0, 2.0], "task X: all 2 first numbers are 2"),
         ([1.0, 2.0], [0.0, 0.0], "task X: all 2 second numbers are 0"),
         ([1.0, 2.0], [1.0], "task X: .2,. numbers against .1,."),
         ([1.0, float("nan")], [1.0, 2.0], "task X: a number is NaN"),
-    ],
-)
-def test_undefined_is_an_error_and_not_nan(x, y, message):
-    for correlation in (pearson, spearman):
-        with pytest.raises(UserError, match=message):
-            correlation(x, y, where="task X")
+    ):
+        for correlation in (pearson, spearman):
+            with pytest.raises(UserError, match=message):
+                correlation(x, y, where="task X")
 
 
 # The command
