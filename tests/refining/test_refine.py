@@ -137,6 +137,14 @@ def test_a_merge_of_a_half_unless_another_is_clearly_better() -> None:
     assert reciprocal_ranks({"details": {"ranks": [1, 10, 11, 0]}}).tolist() == [100, 10, 0, 0]
 
 
+def made_report(**fields: Any) -> Any:
+    """A report of 40 queries that refine did not write."""
+    report = RefineReport.__new__(RefineReport)
+    reports = {"retrieval": {"protocol": {"queries": 40, "passages": 90}}}
+    vars(report).update(reports=reports, settings=SimpleNamespace(seed=1, keep_best=True), **fields)
+    return report
+
+
 @pytest.mark.parametrize(
     ("ranks", "exported"),
     [([2, 2, *[1] * 38], 0.5), ([*[2] * 8, *[1] * 31, 2], 0.0), ([*[1] * 39, 2], 0.5)],  # noise; worse; as before
@@ -144,14 +152,9 @@ def test_a_merge_of_a_half_unless_another_is_clearly_better() -> None:
 def test_the_untouched_encoder_is_exported_if_it_is_better(ranks, exported) -> None:
     rows = [{"details": {"ranks": one}, "scores": {"MRR@10": 97.4}} for one in ([*[1] * 39, 2], ranks)]
     for asks_given_pairs in (False, True):
-        report = RefineReport.__new__(RefineReport)
-        vars(report).update(
-            reports={"retrieval": {"rows": rows, "protocol": {"queries": 40, "passages": 90}}},
-            share=0.5,
-            shares=[{"share": 0, "score": 97.4}],
-            question="question",
-            settings=SimpleNamespace(seed=1, keep_best=True, asks_given_pairs=asks_given_pairs),
-        )
+        report = made_report(share=0.5, shares=[{"share": 0, "score": 97.4}], question="question")
+        report.reports["retrieval"]["rows"] = rows
+        report.settings.asks_given_pairs = asks_given_pairs
         assert report.exported_share == exported
         assert "saturated" in report.caveat()
         assert ("stand-in" in report.caveat()) is not asks_given_pairs
@@ -459,11 +462,5 @@ def test_two_processes_do_not_share_a_folder(folder: Path, tmp_path: Path) -> No
     ("change", "word"), [((1, 0.5, 2), "helped"), ((-1, -2, -0.5), "hurt"), ((0, -1, 1), "made no clear difference")]
 )
 def test_the_verdict_follows_the_interval(change: tuple[float, float, float], word: str) -> None:
-    report: Any = RefineReport.__new__(RefineReport)
-    vars(report).update(
-        change={"MRR@10": change[0], "low": change[1], "high": change[2], "error": 9.0},
-        reports={"retrieval": {"protocol": {"queries": 40, "passages": 90}}},
-        share=1.0,
-        settings=SimpleNamespace(keep_best=True),
-    )
+    report = made_report(share=1.0, change={"MRR@10": change[0], "low": change[1], "high": change[2], "error": 9.0})
     assert report.verdict().startswith(f"Refining {word}: MRR@10 changed by {change[0]:+.2f}")
