@@ -81,9 +81,11 @@ def test_poolings_of_a_checkpoint_share_its_model(checkpoint, data_bin):
     assert second.describe()["pooling"] == "cls" and second.describe()["checkpoint"] == str(checkpoint)
 
 
-@pytest.mark.parametrize(
-    ("name", "pooling", "message"),
-    [
+def test_names_that_are_wrong(tmp_path, monkeypatch):
+    (tmp_path / "unparsable.py").write_text("def make(:")
+    (tmp_path / "failing.py").write_text("def make():\n    raise RuntimeError('no\\nGPU')")
+    monkeypatch.chdir(tmp_path)
+    for name, pooling, message in (
         ("nowhere.pt", None, "--encoder nowhere.pt: neither a checkpoint file nor package.module:factory"),
         (f"{TOYS}:missing", None, "cannot import it .*missing"),
         ("no_such_package.x:y", None, "cannot import it .ModuleNotFoundError: No module named 'no_such_package'"),
@@ -92,14 +94,9 @@ def test_poolings_of_a_checkpoint_share_its_model(checkpoint, data_bin):
         (__file__, None, "a checkpoint needs --data-bin"),
         ("unparsable:make", None, r"cannot import it \(SyntaxError: .*; install it"),
         ("failing:make", None, r"calling it failed \(RuntimeError: no\)"),
-    ],
-)
-def test_names_that_are_wrong(name, pooling, message, tmp_path, monkeypatch):
-    (tmp_path / "unparsable.py").write_text("def make(:")
-    (tmp_path / "failing.py").write_text("def make():\n    raise RuntimeError('no\\nGPU')")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=message):
-        load_encoders(name, [pooling])
+    ):
+        with pytest.raises(UserError, match=message):
+            load_encoders(name, [pooling])
 
 
 def test_texts_are_means_of_their_words(tmp_path: Path) -> None:

@@ -121,9 +121,8 @@ def test_the_command_prints_and_writes_the_report(tmp_path: Path, capsys: pytest
 FINE = '{"label": "cars", "text": "x"}\n'
 
 
-@pytest.mark.parametrize(
-    ("content", "flags", "message"),
-    [
+def test_mistakes_name_file_and_line(tmp_path: Path) -> None:
+    for content, flags, message in (
         (FINE + "no json\n", {}, "a.jsonl:2: not JSON"),
         (FINE + '{"label": "cars"}\n', {}, "a.jsonl:2: no field 'text' .*--text-field"),
         (FINE + '{"group": "cars", "text": "x"}\n', {}, "a.jsonl:2: no label .* in 'label'; .*--label-field"),
@@ -137,12 +136,10 @@ FINE = '{"label": "cars", "text": "x"}\n'
         ("text\tlabel\nx\ty\tcars\n", {"name": "a.tsv"}, "a.tsv:2: 3 tab-separated columns, but line 1 names 2"),
         ("text\tlabel\nx\t\n", {"name": "a.tsv"}, "a.tsv:2: the label is empty"),
         (FINE + '{"label": "", "text": "x"}\n', {}, "a.jsonl:2: no label .* in 'label'"),
-    ],
-)
-def test_mistakes_name_file_and_line(content: str, flags: dict[str, object], message: str, tmp_path: Path) -> None:
-    path = tmp_path / str(flags.get("name", "a.jsonl"))
-    path.write_text(content)
-    with pytest.raises(UserError, match=message):
-        evaluate_labelled(Words(), read_labelled(path, remove=flags.get("remove", ())), folds=flags.get("folds", 5))
+    ):
+        path = tmp_path / flags.get("name", "a.jsonl")
+        path.write_text(content)
+        with pytest.raises(UserError, match=message):
+            evaluate_labelled(Words(), read_labelled(path, remove=flags.get("remove", ())), folds=flags.get("folds", 5))
     with pytest.raises(UserError, match="--test: has the label 'sea', which --train lacks"):
         evaluate_labelled(Words(), LabelledText(DATA.texts, {**DATA.labels, "test": ["sea"] * 36}, {}))

@@ -41,9 +41,8 @@ def read(tmp_path, content, task="RTE"):
     return read_examples(tmp_path, GLUE_TASKS[task], "train")
 
 
-@pytest.mark.parametrize(
-    ("task", "content", "where"),
-    [
+def test_files_without_examples_are_errors(tmp_path):
+    for task, content, where in (
         ("RTE", HEADER + "0\ta\tentailment\n", "train.tsv: holds no well-formed"),
         ("RTE", HEADER + "0\ta\tb\tneutral\n", "train.tsv: holds no well-formed"),
         ("RTE", HEADER, "train.tsv: "),
@@ -51,11 +50,9 @@ def read(tmp_path, content, task="RTE"):
         ("CoLA", "", "train.tsv: "),
         ("RTE", "index\tsentence1\tlabel\n0\ta\tentailment\n", "train.tsv:1: .*'sentence2'"),
         *(("STS-B", f"sentence1\tsentence2\tscore\na\tb\t{x}\n", "train.tsv: holds no well-formed") for x in SCORES),
-    ],
-)
-def test_files_without_examples_are_errors(tmp_path, task, content, where):
-    with pytest.raises(UserError, match=where):
-        read(tmp_path, content, task)
+    ):
+        with pytest.raises(UserError, match=where):
+            read(tmp_path, content, task)
 
 
 def test_bom_crlf_quotes_and_malformed_lines(tmp_path):
