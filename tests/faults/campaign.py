@@ -62,24 +62,14 @@ class Training:
 
         return arm
 
-    def at_instant(self, row: Row, instant: int) -> None:
-        """Kill it while it changes the disk for the n-th time."""
-        folder = self._folder()
-        code = run(self._work(folder), self.base / "log", arm=self._arm(Instants(folder, instant)))
-        self._go_on(row, folder, code)
-
-    def at_random(self, row: Row) -> None:
-        """Kill it at a random time from its start to its end."""
-        folder = self._folder()
-        code = run_and_kill(self._work(folder), self.base / "log", self.draw.uniform(0, self.seconds))
-        self._go_on(row, folder, code)
-
-    def _folder(self) -> Path:
-        folder = self.base / "killed"
+    def kill(self, row: Row, instant: int | None = None) -> None:
+        """Kill it while it changes the disk for the n-th time, or at a random time from its start to its end; and rerun it."""
+        folder, log = self.base / "killed", self.base / "log"
         shutil.rmtree(folder, ignore_errors=True)
-        return folder
-
-    def _go_on(self, row: Row, folder: Path, code: int) -> None:
+        if instant is None:
+            code = run_and_kill(self._work(folder), log, self.draw.uniform(0, self.seconds))
+        else:
+            code = run(self._work(folder), log, arm=self._arm(Instants(folder, instant)))
         row.kills += code == KILLED
         last = folder / LAST
         if code != KILLED:
@@ -127,7 +117,7 @@ def campaign(what: str, base: Path, data: Path, draw: random.Random, kills: int)
     if what == "train":
         row = Row("fairseq-train, at any time")
         for _ in range(kills):
-            training.at_random(row)
+            training.kill(row)
         return row
     instants = range(1, len(training.instants) + 1)
     copying = [instant for instant in instants if LAST in training.instants[instant - 1]]
@@ -138,7 +128,7 @@ def campaign(what: str, base: Path, data: Path, draw: random.Random, kills: int)
     stage = "while it copies, with fairseq's own files" if what == "stock" else "while it saves"
     row = Row(f"fairseq-train, {stage}: of {len(copying if what == 'stock' else instants)} instants")
     for instant in chosen:
-        training.at_instant(row, instant)
+        training.kill(row, instant)
     return row
 
 
