@@ -287,7 +287,7 @@ def test_another_run_is_rejected(folder: Path, tmp_path: Path, monkeypatch: pyte
     shutil.copy(folder / "text.txt", text)
     shutil.copytree(folder / "tiny", tiny)
     monkeypatch.setattr(sys, "executable", zygote.forked_python())
-    places = {"texts": (text,), "encoder": tiny, "dest": tmp_path / "out"}
+    places: dict[str, Any] = {"texts": (text,), "encoder": tiny, "dest": tmp_path / "out"}
     made = RefineSettings(**places, device="cpu", max_length=20, training_flags=("--no-flag",))
     with pytest.raises(UserError, match="--no-flag: no such flag of this command"):
         run_refine(made)
