@@ -27,7 +27,7 @@ from fairseq_clear.refining import refining
 from fairseq_clear.refining.holding_out import HARDER, QUESTION, HeldOut
 from fairseq_clear.refining.refine_report import RefineReport, choose_share, reciprocal_ranks
 from fairseq_clear.refining.refine_settings import RefineSettings
-from fairseq_clear.refining.refine_steps import Steps, Training
+from fairseq_clear.refining.refine_steps import Steps, Training, training_flags
 from fairseq_clear.refining.refining import _choose_question, _choose_recipe, refine, run_refine
 from tests import zygote
 from tests.conftest import ROOT, rejected, run, sentences
@@ -201,6 +201,13 @@ def test_a_training_that_saves_nothing_is_one_line(tmp_path: Path, monkeypatch: 
     training = Training("cloze", tmp_path, tmp_path, tmp_path / "training", 4)
     with pytest.raises(UserError, match=r"wrote no .*checkpoint_last.pt; leave --save-dir, --no-save .* after --"):
         Steps(settings, "cpu").train("train", training)
+
+
+@pytest.mark.parametrize(("given", "kept"), [((), True), (("--optimizer", "sgd"), False)])
+def test_another_optimizer_replaces_all_flags_of_adamw(given: tuple[str, ...], kept: bool, tmp_path: Path) -> None:
+    settings = RefineSettings(texts=(), encoder=tmp_path, dest=tmp_path / "out", training_flags=given)
+    flags = training_flags(Training("cloze", tmp_path, tmp_path, tmp_path / "training", 4), settings, "cpu")
+    assert (flags.count("--optimizer"), "--decay-vectors" in flags) == (1, kept)
 
 
 def test_a_printed_training_is_the_training(finished: Path, folder: Path) -> None:
