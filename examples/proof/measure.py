@@ -359,7 +359,7 @@ def distance_on_same_batches(arguments: argparse.Namespace, folder: Path, encode
     for batch, rate in read:
         rows = list(zip(batch["views"]["tokens"], batch["views"]["lengths"], strict=True))
         sides = []
-        for side in (rows[:BATCH], rows[BATCH:]):
+        for side in (rows[: batch["nsentences"]], rows[batch["nsentences"] :]):
             ids = pad_sequence([ours["encoder.backbone.ids"][tokens[:length]] for tokens, length in side], True)
             mask = pad_sequence([torch.ones(int(length), dtype=torch.long) for _, length in side], True)
             sides.append({"input_ids": ids, "attention_mask": mask})

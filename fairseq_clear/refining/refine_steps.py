@@ -70,6 +70,7 @@ def training_flags(training: Training, settings: RefineSettings, device: str) ->
         max_span=min(48, settings.max_length - FRAME), encoder=shlex.quote(str(training.encoder))
     )
     hard = ",".join(f"negative{n + 1}" for n in range(training.negatives))
+    given = {word.partition("=")[0] for word in settings.training_flags}
     flags = [
         training.data, "--user-dir", Path(fairseq_clear.__file__).parent, "--save-dir", training.save_dir,
         "--task", "clear_lm", "--arch", training.arch, "--encoder-from", training.encoder,
@@ -77,7 +78,7 @@ def training_flags(training: Training, settings: RefineSettings, device: str) ->
         *(["--prompts", ",".join(training.prompts[: 1 + recipe.asks])] if training.prompts else []),
         "--sample-break-mode", "eos", "--tokens-per-sample", settings.max_length,
         "--batch-size", settings.batch_size, "--required-batch-size-multiple", 1,
-        *(["--optimizer", *OPTIMIZER] if "--optimizer" not in settings.training_flags else []),
+        *(["--optimizer", *OPTIMIZER] if "--optimizer" not in given else []),
         "--weight-decay", WEIGHT_DECAY, "--clip-norm", CLIP_NORM,
         "--lr", f"{settings.learning_rate:g}", "--lr-scheduler", "polynomial_decay",
         "--warmup-updates", max(1, round(WARMUP_SHARE * training.updates)),
