@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.random.bit_generator import ISeedSequence
 
-from fairseq_clear.tokens import Tokens
+from fairseq_clear.tokens import Tokens, cells
 
 Keys = npt.NDArray[np.uint64]
 Floats = npt.NDArray[np.floating[Any]]
@@ -20,17 +20,20 @@ Floats = npt.NDArray[np.floating[Any]]
 _STEP = 0x9E3779B97F4A7C15
 _GAMMA = np.uint64(_STEP)
 _SHIFT = np.uint64(11)
+# of SplitMix64's finalizer; to make such a number takes as long as to shift a short array by it
+_30, _27, _31 = map(np.uint64, (30, 27, 31))
+_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 # ``choose`` sorts integers of 16 bits of the row, 32 random bits, and 16 bits of the slot.
 _NARROW = 1 << 16
 
 
 def mix_bits(x: Keys) -> Keys:
     """SplitMix64's finalizer, a bijection of 64-bit integers; ``x`` is overwritten."""
-    x ^= x >> np.uint64(30)
-    x *= np.uint64(0xBF58476D1CE4E5B9)
-    x ^= x >> np.uint64(27)
-    x *= np.uint64(0x94D049BB133111EB)
-    x ^= x >> np.uint64(31)
+    x ^= x >> _30
+    x *= _FIRST
+    x ^= x >> _27
+    x *= _SECOND
+    x ^= x >> _31
     return x
 
 
@@ -123,9 +126,9 @@ class Draws:
             for taken in np.sort(drawn[:number], axis=0):
                 slot += slot >= taken
             drawn[number] = slot
-        ranks = np.tile(np.arange(most), len(counts))
-        chosen = ranks < counts.repeat(most)
-        return rows.repeat(most)[chosen], drawn.T.ravel()[chosen], ranks[chosen]
+        owners, ranks = cells(len(counts), most)
+        chosen = ranks < counts[owners]
+        return owners[chosen], drawn.T.ravel()[chosen], ranks[chosen]
 
 
 def floor_of(u: Floats, bounds: Any) -> Tokens:

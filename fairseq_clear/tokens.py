@@ -24,6 +24,11 @@ def ranges(starts: npt.NDArray[Any], lengths: npt.NDArray[Any]) -> Tokens:
     return values
 
 
+def cells(rows: int, columns: int) -> tuple[Tokens, Tokens]:
+    """The row and the column of each cell of a table, row after row: both (rows * columns,)."""
+    return np.divmod(np.arange(rows * columns), columns)
+
+
 @dataclass(frozen=True)
 class Ragged:
     """R rows of token ids: row r is ``tokens[offsets[r]:offsets[r + 1]]``.
@@ -59,11 +64,14 @@ class Ragged:
         """
         before = int(first is not None)
         sizes = lengths + (before + (last is not None))
-        found = cls.of_lengths(np.empty(int(sizes.sum()), np.int64), sizes)
-        there = found.offsets[:-1] + before
-        if int(lengths.sum()) <= LONG_ROW * len(lengths):
-            found.tokens[ranges(there, lengths)] = tokens[ranges(starts, lengths)]
+        if len(tokens) and int(lengths.sum()) <= LONG_ROW * len(lengths):
+            # Also what is before and after each part, which first and last replace.
+            found = cls.of_lengths(
+                tokens.take(ranges(starts - before, sizes), mode="clip").astype(np.int64, copy=False), sizes
+            )
         else:
+            found = cls.of_lengths(np.empty(int(sizes.sum()), np.int64), sizes)
+            there = found.offsets[:-1] + before
             for place, start, length in zip(there.tolist(), starts.tolist(), lengths.tolist(), strict=True):
                 found.tokens[place : place + length] = tokens[start : start + length]
         if first is not None:

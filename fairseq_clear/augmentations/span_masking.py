@@ -17,7 +17,7 @@ import numpy as np
 from fairseq_clear.augmentations.base import Edited, Symbols, collapse_runs, round_randomly
 from fairseq_clear.augmentations.clear_edits import PLACE, SIZE
 from fairseq_clear.seeding import Draws, floor_of
-from fairseq_clear.tokens import Ragged, Tokens, ranges
+from fairseq_clear.tokens import Ragged, Tokens, cells, ranges
 
 
 def mask_span(texts: Ragged, draws: Draws, *, symbols: Symbols, length: int = 1) -> Edited:
@@ -35,7 +35,7 @@ def mask_slices(texts: Ragged, draws: Draws, *, symbols: Symbols, slices: int = 
     (as in ``place_spans``).
     """
     size = len(texts)
-    owners, numbers = np.repeat(np.arange(size), slices), np.tile(np.arange(slices), size)
+    owners, numbers = cells(size, slices)
     lengths = round_randomly(ratio * texts.lengths[owners], draws.uniform(SIZE, owners, numbers))
     lengths = lengths.reshape(size, slices)
     lengths *= lengths.cumsum(axis=1) <= texts.lengths[:, None]

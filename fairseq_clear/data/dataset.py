@@ -11,7 +11,7 @@ from fairseq_clear import patches
 from fairseq_clear.data.batch import Examples, collate
 from fairseq_clear.data.masking import Masks
 from fairseq_clear.errors import UserError
-from fairseq_clear.tokens import Ragged, Tokens, ranges
+from fairseq_clear.tokens import Ragged, Tokens, cells, ranges
 from fairseq_clear.views.view_maker import ViewMaker
 from fairseq_clear.views.view_source import FRAME, TokenSource
 
@@ -156,8 +156,8 @@ class ClearDataset(SizedDataset):
         maker, masks = self.view_maker, self.masks
         made = maker(indices, epoch) if maker is not None and self.contrastive else None
         count = 1 if maker is None else maker.source.anchors
-        keys = np.repeat(indices * count, count) + np.tile(np.arange(count), len(indices))  # one for each anchor
-        epochs = np.repeat(epoch, count) if np.ndim(epoch) else epoch
+        item, number = cells(len(indices), count)  # of each anchor
+        keys, epochs = indices[item] * count + number, epoch[item] if np.ndim(epoch) else epoch
         copies: list[Any] = []  # masked texts and their targets, I rows each
         if masks is not None and self.mlm_input is not None:
             texts = self.mlm_input.rows(indices)

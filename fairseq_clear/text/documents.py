@@ -174,8 +174,8 @@ def _read(part: Lines, origins: Tokens, counts: Tokens, begins: Tokens, ends: To
     size, starts = len(origins), part.starts(origins)
     # the lines of the first and the last token of each span: by bisection of all at once
     positions = np.concatenate([begins, np.maximum(ends - 1, begins)])
-    low, high = np.tile(origins, 2), np.tile(origins + counts - 1, 2)
-    starts, first_lines = np.tile(starts, 2), low
+    starts, low, counts = np.concatenate([[starts, origins, counts]] * 2, axis=1)
+    high, first_lines = low + counts - 1, low
     for _ in range(int(counts.max(initial=1) - 1).bit_length()):
         middle = (low + high + 1) // 2
         is_after = part.starts(middle) - starts - (middle - first_lines) > positions  # tokens before the line

@@ -14,7 +14,7 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.seeding import Draws, Floats, floor_of, rng_for
 from fairseq_clear.spec import Knob
 from fairseq_clear.text.documents import Documents, content_hashes
-from fairseq_clear.tokens import Tokens
+from fairseq_clear.tokens import Tokens, cells
 from fairseq_clear.views.view_source import FRAME, Pairs, ViewSource
 
 logger = logging.getLogger(__name__)
@@ -88,9 +88,7 @@ def draw_beta(draws: Draws, purpose: int, count: int, alpha: float, beta: float)
     if alpha != int(alpha) or beta != int(beta) or uniforms > MOST_UNIFORMS:
         keys = draws.fold(purpose).key.tolist()
         return np.array([rng_for(key).beta(alpha, beta, count) for key in keys]).reshape(size, count)
-    rows = np.repeat(np.arange(size), count * int(uniforms))
-    places = np.tile(np.arange(count * int(uniforms)), size)
-    u = draws.uniform(purpose, rows, places).reshape(size, count, int(uniforms))
+    u = draws.uniform(purpose, *cells(size, count * int(uniforms))).reshape(size, count, int(uniforms))
     return np.sort(u, axis=2)[:, :, int(alpha) - 1]
 
 
@@ -170,8 +168,8 @@ def sample_spans(n: Tokens, low: Tokens, high: Tokens, settings: SpanSettings, d
     p = draw_beta(draws, POSITIVE_LENGTHS, s.anchors * s.positives, s.alpha_positive, s.beta_positive)
     limit = lengths[:, :, None] if s.strategy == "subsumed" else high[:, None, None]
     others = scale_lengths(p.reshape(size, s.anchors, s.positives), low[:, None, None], limit)  # (R, A, P)
-    rows = np.repeat(np.arange(size), s.anchors * s.positives)
-    u = draws.uniform(POSITIVE_PLACES, rows, np.tile(np.arange(s.anchors * s.positives), size))
+    rows, numbers = cells(size, s.anchors * s.positives)
+    u = draws.uniform(POSITIVE_PLACES, rows, numbers)
     begins, ends = (np.repeat(part.reshape(-1), s.positives) for part in (starts, starts + lengths))
     places = place_positives(n[rows], begins, ends, others.reshape(-1), s.strategy, u).reshape(others.shape)
     begins = np.concatenate([starts[:, :, None], places], axis=2)

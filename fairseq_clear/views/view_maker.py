@@ -9,7 +9,7 @@ import numpy as np
 from fairseq_clear.augmentations.base import apply_by_row
 from fairseq_clear.augmentations.chain import Augmented, Chain, unchanged
 from fairseq_clear.seeding import Draws, Floats
-from fairseq_clear.tokens import Ragged, Tokens
+from fairseq_clear.tokens import Ragged, Tokens, cells
 from fairseq_clear.views.view_source import Pairs, ViewSource
 
 CHOICE = 1  # purpose of the draw of an anchor with which the model may make a choice
@@ -72,9 +72,8 @@ class ViewMaker:
         if self.augment.is_identity:
             augmented = unchanged(pairs.texts)
         else:
-            number = np.tile(np.arange(rows), len(indices))  # of each text in its item
-            epochs = np.repeat(epoch, rows) if np.ndim(epoch) else epoch
-            draws = Draws.of(self.seed, epochs, np.repeat(indices, rows), number + 1)
+            item, number = cells(len(indices), rows)  # of each text
+            draws = Draws.of(self.seed, epoch[item] if np.ndim(epoch) else epoch, indices[item], number + 1)
             if self.only_positives:
                 role = number % pairs.each
                 is_positive = ((role > 0) & (role <= source.positives)).astype(np.int64)
@@ -83,9 +82,7 @@ class ViewMaker:
                 )
             else:
                 augmented = self.augment(pairs.texts, draws, traced=traced)
-        item = np.repeat(np.arange(len(indices)), anchors)
-        place = np.tile(np.arange(anchors), len(indices))
-        draw = of_items.uniform(CHOICE, item, place)
+        draw = of_items.uniform(CHOICE, *cells(len(indices), anchors))
         space = self.max_tokens - self._prompt_lengths[_which_prompt(len(pairs.texts), pairs.each)]
         return MadeViews(pairs, augmented, augmented.views.cut(space), draw)
 
