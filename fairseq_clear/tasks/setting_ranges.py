@@ -134,6 +134,8 @@ def _contradictions_of_texts(sections: Mapping[str, Mapping[str, Any]]) -> Itera
         default = ClearLMConfig.__dataclass_fields__[name].default
         if not has_effect and str(value := task.get(name, default)) != str(default):
             yield f"{_typed(name, value)}: has no effect {where}; leave it out"
+    if (names := task.get("hard_negatives")) and len(set(names.split(","))) <= names.count(","):
+        yield f"{_typed('hard_negatives', names)}: names a data set twice, so it would count twice; give it once"
     masked = task.get("mask_prob", 0.15)
     if not 0 < masked < 1 and criterion.get("mlm_weight", 1) > 0:
         yield f"{_typed('mask_prob', masked)}: out of range; give a number above 0 and below 1"

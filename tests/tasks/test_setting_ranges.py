@@ -82,6 +82,7 @@ WITHOUT_EFFECT = [
     *("--mlm-copies 2 --mlm-weight 0", "--prompts query --contrastive-weight 0", "--mix-batches one"),
     *("--valid-subset valid,train", GUIDED + "--encoder-layerdrop 0.5 --guide-dropout"),
     *("--hard-negatives de --contrastive-weight 0", "--hard-negatives de --criterion cross_entropy"),
+    "--criterion clear_nt_xent --hard-negatives de,zh,de",
     *("--augment-texts positives --augment none", "--mlm-copies 2 --anchor-mlm joint --views span"),
     *("--optimizer clear_adamw --memory-efficient-bf16", "--optimizer clear_adamw --memory-efficient-fp16"),
 ]  # fmt: skip
