@@ -20,7 +20,7 @@ Floats = npt.NDArray[np.floating[Any]]
 _STEP = 0x9E3779B97F4A7C15
 _GAMMA = np.uint64(_STEP)
 _SHIFT = np.uint64(11)
-# of SplitMix64's finalizer; to make such a number takes as long as to shift a short array by it
+# of SplitMix64's finalizer; to make such a number takes half as long as to shift a short array by it
 _30, _27, _31 = map(np.uint64, (30, 27, 31))
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 # ``choose`` sorts integers of 16 bits of the row, 32 random bits, and 16 bits of the slot.

@@ -25,7 +25,7 @@ from fairseq_clear.evaluation.glue.glue_tasks import GLUE_TASKS, FineTuning, Glu
 from fairseq_clear.evaluation.reports import Report, Row
 from fairseq_clear.evaluation.training_log import read_log
 from fairseq_clear.files import hash_file, read_json, write_errors, write_json
-from fairseq_clear.models.encoding import read_tokens
+from fairseq_clear.models.encoding import read_texts
 from fairseq_clear.output_folder import output_folder
 from fairseq_clear.processes import die_with_parent
 from fairseq_clear.text.data_folders import DICTIONARY
@@ -78,7 +78,7 @@ def prepare_task(
         for split in task.splits:
             texts, labels, dropped = read_examples(glue_dir, task, split)
             # without <s>, which sentence_prediction adds
-            encoded = [[read_tokens(dictionary, tokenizer, text)[1:] for text in column] for column in texts]
+            encoded = [[row[1:] for row in read_texts(dictionary, tokenizer, column)] for column in texts]
             whole = list(zip(*encoded, strict=True))
             rows = [cut_pair(row, max_length) for row in whole]
             for part, column in zip(inputs, zip(*rows, strict=True), strict=True):

@@ -20,6 +20,7 @@ Tokens = list[Any]  # ids or pieces of a text, with an end symbol
 
 FORMS = ("{}", "__{}__", ">>{}<<")  # tokens of a language: NLLB and mBART, M2M100, OPUS-MT
 LANGUAGE = re.compile(r">>[^<>]+<<|__[a-z]{2,3}__|[a-z]{3}_[A-Z][a-z]{3}|[a-z]{2}_[A-Z]{2}")
+SHOWN = 20  # warnings of a model; a text that fails is counted in the report
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -51,6 +52,7 @@ class Translator(ABC):
     def __init__(self, model: Model, device: torch.device) -> None:
         self.model, self.settings, self.device = model, model.settings, device
         self.languages, self.draws = model.languages, model.settings.sampling is not None
+        self._warnings = 0
 
     @classmethod
     def files(cls, model: Model) -> list[Path]:
@@ -92,9 +94,16 @@ class Translator(ABC):
             if len(tokens) > self.max_source:
                 raise ValueError(f"it has {len(tokens)} tokens, and the model takes at most {self.max_source}")
         except Exception as error:  # one text on which a library fails must not end the run
-            logger.warning("%s: %r is kept unchanged: %s", self.model.name, text[:80], one_line(error))
+            self._warn(f"{text[:80]!r} is kept unchanged", error)
             return []
         return tokens
+
+    def _warn(self, what: str, error: Exception) -> None:
+        self._warnings += 1
+        if self._warnings <= SHOWN:
+            logger.warning("%s: %s: %s", self.model.name, what, one_line(error))
+        if self._warnings == SHOWN:
+            logger.warning("%s: further failures are not shown", self.model.name)
 
     def _search(self, sources: Mapping[int, Tokens], batch: list[int], seed: int) -> dict[int, Translation]:
         """Translate the sources with these indices. Split a failing batch in halves, down to the text that fails."""
@@ -107,7 +116,7 @@ class Translator(ABC):
         except Exception as error:
             if "CUDA error" in str(error):  # the device is unusable from now on
                 raise UserError(f"--device {self.device}: {one_line(error)}; rerun to resume") from None
-            logger.warning("%s: a batch of %d failed: %s", self.model.name, len(batch), one_line(error))
+            self._warn(f"a batch of {len(batch)} failed", error)
         if len(batch) == 1:
             return {}
         torch.cuda.empty_cache()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.preparation.back_translation.translation_settings import OneDirection
-from fairseq_clear.preparation.back_translation.translator import batches
+from fairseq_clear.preparation.back_translation.translator import SHOWN, batches
 from tests.preparation.back_translation.toys import StandIn
 
 
@@ -40,6 +40,8 @@ def test_a_text_that_fails_or_is_too_long_is_alone(caplog: pytest.LogCaptureFixt
     model.encode = lambda text: 1 / 0 if text == "x" else encode(text)  # type: ignore[method-assign]
     assert texts_of(model, ["ab", "c!", "x", "defg", "hi"]) == ["AB", "", "", "", "HI"]
     assert "'x' is kept unchanged" in caplog.text and "5 tokens, and the model takes at most 4" in caplog.text
+    assert texts_of(model, ["ab", *["long text"] * 30]) == ["AB", *[""] * 30]
+    assert len(caplog.records) == SHOWN + 1 and "further failures are not shown" in caplog.records[-1].message
 
 
 def test_batch_that_is_too_large_is_halved() -> None:
