@@ -80,18 +80,12 @@ class ClearNTXentCriterion(MaskingCriterion, InBatchCriterion):
         identity = torch.cat([views.identity] * self.sides)  # (Q,) or (Q, I), Q = 2N or N
         key_identity = all_gather_rows(identity, layout)  # (K,) or (K, I)
         own = torch.arange(self.sides * anchors, device=queries.device) + layout.offset
+        absent = None
         if "negatives" in layouts:
-            hard_identity = all_gather_rows(views.negative_identity, layouts["negatives"])
+            hard_identity, absent = self._hard_negatives(views, layouts["negatives"])
             key_identity = torch.cat([key_identity, hard_identity])
-        excluded = self.excluded(own, identity, key_identity)
-        if "negatives" in layouts and self.cfg.keep_duplicates:
-            # a blank hard negative was replaced by its text, whose hash is the first
-            texts, negatives = (
-                hashes if hashes.dim() == 1 else hashes[:, 0] for hashes in (views.identity, views.negative_identity)
-            )
-            same = negatives == texts.repeat_interleave(len(negatives) // max(views.anchors, 1))
-            blank = all_gather_rows(same.long(), layouts["negatives"]).bool()
-            excluded = replace(excluded, absent=F.pad(blank, (len(keys) - len(blank), 0)))
+            absent = F.pad(absent, (len(keys) - len(absent), 0))
+        excluded = replace(self.excluded(own, identity, key_identity), absent=absent)
         positive = own.roll(anchors)  # with one side, own is the positive
         counted = {}
         if self.margin is not None:
@@ -105,6 +99,18 @@ class ClearNTXentCriterion(MaskingCriterion, InBatchCriterion):
             queries, keys, positive, temperature=self.cfg.temperature, excluded=excluded
         )
         return loss, rows, {**statistics, **counted}
+
+    def _hard_negatives(self, views: Views, layout: Layout) -> tuple[Tensor, Tensor]:
+        """Return the hashes of the hard negatives of all workers, and which of them are blank: (H,) bool. A collective.
+
+        A blank hard negative was replaced by its text, whose hash is the first. It is a candidate of no query, or its text would
+        be two negatives of each other text.
+        """
+        hashes = views.negative_identity
+        texts, own = (some if some.dim() == 1 else some[:, 0] for some in (views.identity, hashes))
+        is_blank = own == texts.repeat_interleave(len(own) // max(views.anchors, 1))
+        found = all_gather_rows(torch.column_stack([hashes, is_blank]), layout)
+        return found[:, :-1].reshape(-1, *hashes.shape[1:]), found[:, -1].bool()
 
     def candidates_of(self, vectors: Tensor, views: Views, layouts: dict[str, Layout]) -> tuple[Tensor, Tensor]:
         """Return the queries of this worker (Q, D) and the keys of all workers (K, D). A collective.

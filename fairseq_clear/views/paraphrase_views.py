@@ -121,7 +121,7 @@ class WithHardNegatives(ViewSource):
     """Adds hard negatives to each instance of another source: texts that differ in meaning (SimCSE section 4).
 
     All data sets are aligned with the ``originals``; ``source`` makes one pair from each. A blank hard negative is replaced
-    by the original, which is not a negative of its own views because it is a duplicate.
+    by the original, by whose hash the criterion knows that it is a candidate of no query.
     """
 
     mlm_input: TokenSource
