@@ -5,7 +5,7 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -102,6 +102,13 @@ def check_destination(dest: Path, overwrite: bool, markers: Sequence[str], *, fo
     if any(dest.iterdir()) and not any((dest / name).is_file() for name in markers):
         what = f"has no {' or '.join(markers)}, so this command did not make it"
         raise UserError(f"{dest}: {what}; --overwrite replaces nothing else: choose another --dest, or remove it")
+
+
+def check_outside(dest: Path, paths: Iterable[Path]) -> None:
+    """Raise UserError for an input that is ``dest`` or inside it, and would be replaced."""
+    for path in paths:
+        if path.resolve().is_relative_to(dest.resolve()):
+            raise UserError(f"{path}: is in --dest {dest}, which would be replaced; move it, or give another --dest")
 
 
 def _make_parents(folder: Path) -> list[Path]:

@@ -45,7 +45,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Knob:
-    """A setting of a step: values of type ``kind`` from ``minimum`` to ``maximum``, inclusive. The default is the paper's.
+    """A setting of a step: values of type ``kind`` from ``minimum`` to ``maximum``, inclusive.
 
     A ``str`` knob with ``choices`` accepts one of the choices; with ``several``, one or more, joined by ``-``.
     """

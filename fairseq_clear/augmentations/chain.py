@@ -23,8 +23,8 @@ class Augmented(NamedTuple):
 
     Attributes:
         views: R rows.
-        source: (tokens of the views,) int64, the position in ``texts.tokens`` that each token comes from; -1 for ``<del>``. All
-            tokens of a substituted word have the position of the first token of the original word.
+        source: (tokens of the views,) int64, the position in ``texts.tokens`` that each token comes from; -1 for a new token,
+            such as ``<del>``. All tokens of a substituted word have the position of the first token of the original word.
         words, substituted: (R,) number of words, and of substituted words, summed over the steps that replace words. Both are
             0 in a chain that draws no synonyms.
     """
@@ -77,7 +77,7 @@ class Chain:
 
         ``draws`` have a row for each text. Only if ``traced``, the result has a ``source``, which takes as long as the view.
         """
-        if self.is_identity:
+        if self.is_identity or not len(texts):
             return unchanged(texts)
         tokens, begins, ends = texts.tokens, texts.offsets[:-1], texts.offsets[1:]
         heads, tails = np.zeros(len(texts), np.bool_), np.zeros(len(texts), np.bool_)  # whether there is a <s>, a </s>

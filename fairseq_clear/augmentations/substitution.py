@@ -18,8 +18,8 @@ SIZE, PLACE, WORD = range(3)  # purposes of the draws
 class Words:
     """The W words of a batch of R texts with T tokens. A special symbol counts as one word.
 
-    ``<s>``, ``</s>``, ``<pad>``, ``<del>``, and ids outside the table are special symbols. The first token of a text always
-    begins a word, because a block of text may begin inside one.
+    ``<s>``, ``</s>``, ``<pad>``, ``<del>``, ``<mask>``, and ids outside the table are special symbols. The first token of a
+    text always begins a word, because a block of text may begin inside one.
 
     Attributes:
         starts: (W,) positions in ``texts.tokens`` where words begin.

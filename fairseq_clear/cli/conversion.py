@@ -145,8 +145,8 @@ class Merge(Command):
 
     START and REFINED are local Hugging Face or sentence-transformers folders. DEST gets the weights
     (1 - alpha) * START + alpha * REFINED of the encoder, its MLM head and its pooler in float32 as model.safetensors, and every
-    other file of START. A merged encoder keeps part of what refining gained, and loses less on other text (Wortsman et al.
-    2022).
+    other file of START except the card, report and checkpoint of export and refine. A merged encoder keeps part of what
+    refining gained, and loses less on other text (Wortsman et al. 2022).
     """
 
     EXAMPLES: ClassVar[str] = """

@@ -131,8 +131,8 @@ class Command:
     @classmethod
     def call(cls, args: argparse.Namespace) -> int:
         """Run the command on parsed flags, without fairseq's logs; returns the exit status."""
-        # otherwise fairseq logs every step, and matplotlib logs every font
-        with log_level(logging.WARNING, "fairseq", "fairseq_clear", "matplotlib"):
+        # otherwise fairseq logs every step, matplotlib every font, and sentence-transformers a bar for each block
+        with log_level(logging.WARNING, "fairseq", "fairseq_clear", "matplotlib", "sentence_transformers"):
             return cls.from_flags(args).run()
 
     @classmethod

@@ -35,13 +35,14 @@ class Text(Tasks):
 
     def run(self) -> int:
         """Write a file for each task."""
+        paths = {name: self.dest / f"{name}.txt" for name in self.tasks}
+        for path in filter(Path.exists, paths.values()):
+            check_output_file(path, self.overwrite, flag="--dest")
+        found = {name: read_examples(self.glue_dir, GLUE_TASKS[name], "train") for name in self.tasks}
         with write_errors(self.dest, "--dest"):
             self.dest.mkdir(parents=True, exist_ok=True)
-        paths = {name: self.dest / f"{name}.txt" for name in self.tasks}
-        for path in paths.values():
-            check_output_file(path, self.overwrite, flag="--dest")
         for name, path in paths.items():
-            columns, _, dropped = read_examples(self.glue_dir, GLUE_TASKS[name], "train")
+            columns, _, dropped = found[name]
             cleaned = (re.sub(r"[\0\r]", " ", text).strip() for row in zip(*columns, strict=True) for text in row)
             texts = list(filter(None, cleaned))
             with write_errors(path, "--dest"), write_whole(path) as stream:
@@ -70,7 +71,7 @@ class PrepareTasks(Tasks):
         folder = data_folders(self.data_bin)[0]
         tokenizer = choose_tokenizer(self.tokenizer, folder)
         options: Any = {"max_length": self.max_length, "overwrite": self.overwrite}
-        for name in self.tasks:
+        for name in dict.fromkeys(self.tasks):
             splits = prepare_task(GLUE_TASKS[name], self.glue_dir, folder, self.dest, tokenizer, **options)
             for split, counts in splits.items():
                 print(f"{name} {split}: {', '.join(f'{key} {number:,}' for key, number in counts.items())}")

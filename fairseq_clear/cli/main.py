@@ -16,6 +16,8 @@ from fairseq_clear.shared_work import Workers, join_workers
 
 USER_ERROR_STATUS = 2
 
+READ_ONLY = ("user-dir", "doctor")  # commands that every worker may run
+
 
 class OneLineParser(argparse.ArgumentParser):
     """An argument parser that prints errors as one line, without the usage."""
@@ -76,9 +78,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with signals_raise():
             # before joining, which would wait for the other workers
-            if not args.shares_work and os.environ.get("WORLD_SIZE", "1") != "1":
+            if not args.shares_work and os.environ.get("WORLD_SIZE", "1") != "1" and command not in READ_ONLY:
                 raise UserError("runs in one process; start it without torchrun, or unset WORLD_SIZE")
-            workers = join_workers()
+            workers = join_workers() if args.shares_work else workers
             # all workers print the same
             with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere) if workers.rank else nullcontext():
                 return int(args.run(args))

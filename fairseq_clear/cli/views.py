@@ -124,7 +124,12 @@ fairseq-clear views --data-bin data-bin --augment del-word --text 'The film was 
         known = task.dictionary
         # without <s>, which the data set adds
         lines = [torch.tensor(read_tokens(known, tokenizer, text)[1:]) for text in self.text or ()]
-        if find_view_source(self.views)[0].needs_documents:
+        kind, _ = find_view_source(self.views)
+        if kind.values:
+            raise UserError(
+                f"--text: --views {self.views} reads texts aligned with the lines of --data-bin; leave --text out"
+            )
+        if kind.needs_documents:
             return Documents([Lines(lines)], known.bos(), known.eos(), boundary=self.document_boundary, name="--text")
         dataset = ListDataset(lines, [len(line) for line in lines])
         sentences = SentenceDataset(dataset, known.bos(), known.eos(), self.tokens_per_sample, name="--text")

@@ -103,8 +103,8 @@ class ClearNTXentCriterion(MaskingCriterion, InBatchCriterion):
     def _hard_negatives(self, views: Views, layout: Layout) -> tuple[Tensor, Tensor]:
         """Return the hashes of the hard negatives of all workers, and which of them are blank: (H,) bool. A collective.
 
-        A blank hard negative was replaced by its text, whose hash is the first. It is a candidate of no query, or its text would
-        be two negatives of each other text.
+        A blank hard negative was replaced by its text, whose hash is the first. It is a candidate of no query; otherwise its
+        text would be two negatives of each other text.
         """
         hashes = views.negative_identity
         texts, own = (some if some.dim() == 1 else some[:, 0] for some in (views.identity, hashes))

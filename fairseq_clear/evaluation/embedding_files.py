@@ -122,6 +122,7 @@ def write_array(
     Returns:
         The counts of all texts; on other workers than the first, zeros.
     """
+    output = Path(os.path.realpath(output))  # a link stays
     record = {**settings, "input": sentences.sha256, "dimension": dimension, "block": BLOCK}
     with open_work(output, record, sentences.blocks, workers, overwrite=overwrite) as work:
         array = work.folder / "vectors.npy"

@@ -85,16 +85,21 @@ def draw_lines(panels: Panels, label: str) -> Figure:
     with style.context(STYLE):
         figure = Figure(figsize=(WIDTH, 1.3 * len(panels) + 0.15 * len(names) + 0.9))
         axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+        handles = []
         for number, (name, form) in enumerate(zip(names, cycle(FORMS), strict=False)):
             shown = [(axis, lines[name]) for axis, lines in zip(axes, panels.values(), strict=True) if name in lines]
             for axis, points in reversed(shown):
                 (line,) = axis.plot(*zip(*points, strict=True), form, color=f"C{number}", markevery=0.1)
-            line.set_label(name)
+            handles.append(line)
         for axis, title in zip(axes, panels, strict=True):
             axis.set_ylabel(title.replace("_", " "))
         axes[-1].set_xlabel(label)
         figure.align_ylabels()
-        figure.legend(loc="outside upper center")
+        legend = figure.legend(handles, ["name"] * len(handles), loc="outside upper center")
+        for text, name in zip(
+            legend.get_texts(), names, strict=True
+        ):  # any text: matplotlib leaves out labels such as _run
+            text.set(text=name, parse_math=False)
     return figure
 
 

@@ -268,6 +268,10 @@ class Classifiers:
         check_settings(self)
         if not 0 <= self.dropout < 1:
             raise UserError(f"--dropout {self.dropout}: must be 0 or more and below 1")
+        if self.dropout and not self.hidden and self.kind == "mlp":
+            raise UserError(
+                f"--dropout {self.dropout}: has no effect without a hidden layer; give --hidden, or leave it out"
+            )
 
     def describe(self) -> dict[str, Any]:
         """The settings for a report, without those that the kind does not read."""

@@ -17,7 +17,7 @@ from fairseq_clear.interop.tokenizer_files import write_tokenizer
 from fairseq_clear.models.clear_hf import ClearHfModel
 from fairseq_clear.models.encoding import sentence_settings, text_length
 from fairseq_clear.modules.pooling import parse_pooling
-from fairseq_clear.output_folder import EXPORT, output_folder
+from fairseq_clear.output_folder import EXPORT, check_outside, output_folder
 from fairseq_clear.patches.checkpoint_files import read_checkpoint
 from fairseq_clear.text.data_folders import CLEAR_JSON, read_clear_json
 from fairseq_clear.text.sentence_folders import EXPORTED, SentenceSettings, write_modules
@@ -85,6 +85,7 @@ def export(
     Raises:
         UserError: the format cannot express the checkpoint, or the difference is above 1e-4.
     """
+    check_outside(dest, filter(None, (checkpoint, data_bin, scores)))
     loaded = load_model(checkpoint, data_bin)
     chosen = pooling or str(loaded.model.args.pooling)
     _check_format(loaded, form, chosen, dimension)

@@ -26,8 +26,8 @@ from fairseq_clear.models.hf_source import CONFIG, read_source
 from fairseq_clear.models.pretrained_encoder import STOCK_POOLING
 from fairseq_clear.models.state_dicts import EMBEDDING, OFFSET, POSITIONS
 from fairseq_clear.modules.pooling import parse_pooling
-from fairseq_clear.output_folder import output_folder, scratch_folder
-from fairseq_clear.text.data_folders import CLEAR_FORMAT, CLEAR_JSON, DICTIONARY, TOKENIZERS
+from fairseq_clear.output_folder import check_outside, output_folder, scratch_folder
+from fairseq_clear.text.data_folders import CLEAR_FORMAT, CLEAR_JSON, DICTIONARY, TOKENIZERS, read_clear_json
 from fairseq_clear.text.sentence_folders import SentenceSettings, lower_cases, read_modules
 from fairseq_clear.text.tokenizers import HF_NAMES, HfTokenizer
 from fairseq_clear.text.vocabulary import GPT2_NAMES, SPM_NAME, build_dictionary, install_hf_tokenizer, load_dictionary
@@ -52,6 +52,7 @@ def import_hf(
     Raises:
         UserError: transformers cannot load the folder, or the encoder cannot be imported exactly.
     """
+    check_outside(dest, [source])
     check_folder(source)
     if pooling is not None:
         parse_pooling(pooling)
@@ -90,9 +91,14 @@ def import_hf(
     return _report(dest, parity, notes, arch)
 
 
+def is_imported(folder: Path) -> bool:
+    """Whether this is a folder of ``import``."""
+    return (folder / CLEAR_JSON).is_file() and "imported" in read_clear_json(folder)
+
+
 def _check_made_by_import(dest: Path) -> None:
-    """Raise UserError for an archive of fairseq, which has a ``model.pt`` too, but no ``clear.json``."""
-    if (dest / CHECKPOINT).is_file() and not (dest / CLEAR_JSON).is_file():
+    """Raise UserError for a folder with another ``model.pt``: an archive of fairseq, or the checkpoint of ``refine``."""
+    if (dest / CHECKPOINT).is_file() and not is_imported(dest):
         raise UserError(f"{dest}: has a {CHECKPOINT}, but was not made by this command; choose another --dest")
 
 
@@ -185,6 +191,7 @@ def import_archive(
     Raises:
         UserError: a part is missing or damaged.
     """
+    check_outside(dest, [source])
     _check_made_by_import(dest)
     with _unpacked(source) as folder, output_folder(dest, overwrite, (CHECKPOINT,)) as temporary:
         if not (folder / DICTIONARY).is_file():
@@ -193,6 +200,8 @@ def import_archive(
         kind, names = ("sentencepiece", [SPM_NAME]) if is_xlmr else ("gpt2", list(GPT2_NAMES))
         files = gpt2 or tuple(folder / name for name in names)
         if not all(path.is_file() for path in files):
+            if is_imported(source):
+                raise UserError(f"{source}: is a folder of import; give it as --data-bin or --encoder-from")
             hint = f"{source}: needs GPT-2's byte-level BPE, which is not in the archive ({GPT2_FILES})"
             raise UserError(f"{hint}; give --gpt2-encoder-json and --gpt2-vocab-bpe")
         sources = (folder / CHECKPOINT, folder / DICTIONARY, *files)

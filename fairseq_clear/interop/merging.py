@@ -19,7 +19,7 @@ from fairseq_clear.interop.hf_format import check_folder
 from fairseq_clear.libraries import log_level
 from fairseq_clear.models.hf_source import CONFIG, LOCAL, HfSource, read_source, transformers_for
 from fairseq_clear.models.state_dicts import fit_state_dict
-from fairseq_clear.output_folder import EXPORT, output_folder
+from fairseq_clear.output_folder import EXPORT, check_outside, output_folder
 from fairseq_clear.patches.checkpoint_files import read_checkpoint, save
 from fairseq_clear.text.sentence_folders import read_modules
 
@@ -33,6 +33,8 @@ IGNORED = re.compile(
 WEIGHTS = re.compile(
     r".*\.(safetensors|bin|index\.json|h5|msgpack|onnx|ot|pt)|config\.json|onnx|openvino|\.git.*|\..*\.(partial|lock)"
 )
+# Of a folder of export or refine, what belongs to the weights of START.
+DESCRIBED = {"checkpoint", "README.md", "report.json", "report.md", "report.png", *EXPORT}
 # Settings of config.json that come from the merged weights; all others come from START.
 AS_SAVED = {"architectures", "dtype", "torch_dtype"}
 # Weights that may be left out: BERT's prediction of the next sentence, and what is computed.
@@ -48,8 +50,8 @@ def merge_weights(start: dict[str, Tensor], refined: dict[str, Tensor], share: f
 def merge_folders(start: Path, refined: Path, dest: Path, share: float, *, overwrite: bool = False) -> int:
     """Merge two Hugging Face or sentence-transformers folders; return the number of tensors that were merged.
 
-    ``dest`` gets the merged weights of the encoder, its MLM head and its pooler in float32, every other file of ``start``, and
-    merge.json, which names both folders.
+    ``dest`` gets the merged weights of the encoder, its MLM head and its pooler in float32, every other file of ``start``
+    except the card, report and checkpoint of export and refine, and merge.json, which names both folders.
 
     Args:
         start, refined: local folders, from which no code is run.
@@ -58,6 +60,7 @@ def merge_folders(start: Path, refined: Path, dest: Path, share: float, *, overw
     Raises:
         UserError: the folders have another architecture, tokenizer or set of weights, one cannot be read or has a NaN.
     """
+    check_outside(dest, (start, refined))
     for folder in (start, refined):
         check_folder(folder)
     if start.resolve() in dest.resolve().parent.parents:  # only a folder directly in START is left out of the copy
@@ -85,8 +88,10 @@ def merge_folders(start: Path, refined: Path, dest: Path, share: float, *, overw
     with output_folder(dest, overwrite, (MERGED, *EXPORT)) as folder:
 
         def weights(inside: str, names: list[str]) -> list[str]:
-            # all files in the folders of other modules are copied
-            return [name for name in names if Path(inside) == start and WEIGHTS.fullmatch(name)]
+            if Path(inside) != start:  # all files in the folders of other modules are copied
+                return []
+            described = DESCRIBED if EXPORT[0] in names else set()
+            return [name for name in names if WEIGHTS.fullmatch(name) or name in described]
 
         # copyfile: START may be read-only
         shutil.copytree(start, folder, ignore=weights, dirs_exist_ok=True, copy_function=shutil.copyfile)

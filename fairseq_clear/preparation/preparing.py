@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.files import check_output_file, hash_file, versions, write_json
-from fairseq_clear.output_folder import DATA_FOLDER, check_destination, output_folder, partial_folder
+from fairseq_clear.output_folder import DATA_FOLDER, check_destination, check_outside, output_folder, partial_folder
 from fairseq_clear.preparation.binarize import Dataset, Encoder, SplitCounts, binarize
 from fairseq_clear.preparation.corpus_reading import TextSource, find_sources, warn_if_wrapped
 from fairseq_clear.preparation.prepare_settings import ORIGINAL, PrepareSettings
@@ -109,13 +109,6 @@ def write_text(settings: PrepareSettings) -> PrepareReport:
         check_signals()
         os.replace(staged.paths[ORIGINAL], dest)
     return PrepareReport(settings.dest, time.monotonic() - began, staged.lengths)
-
-
-def check_outside(dest: Path, paths: list[Path]) -> None:
-    """Raise UserError for an input inside ``dest``, which would be replaced."""
-    for path in paths:
-        if path.resolve().is_relative_to(dest.resolve()):
-            raise UserError(f"{path}: is in --dest {dest}, which would be replaced; move it")
 
 
 def _read(source: TextSource, folder: Path) -> Staged:

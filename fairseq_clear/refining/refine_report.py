@@ -108,7 +108,7 @@ class RefineReport:
         if self.sts_change is not None:
             parts.append(f"The mean STS score changed by {self.sts_change:+.2f}.")
         if not parts:
-            return NOT_COMPARED
+            parts.append(NOT_COMPARED)
         if not share:
             where = f"on the {self.counts.dev:,} queries that choose no merge is better" if not self.share else ""
             why = where or "it scores higher"

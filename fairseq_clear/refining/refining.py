@@ -27,9 +27,8 @@ from fairseq_clear.interop.merging import merge_checkpoints
 from fairseq_clear.interop.stock import CHECKPOINT
 from fairseq_clear.libraries import import_library, log_level
 from fairseq_clear.models.pretrained_encoder import read_stated
-from fairseq_clear.output_folder import EXPORT, check_destination, output_folder
+from fairseq_clear.output_folder import EXPORT, check_destination, check_outside, output_folder
 from fairseq_clear.preparation.prepare_settings import DocumentSettings, PrepareSettings
-from fairseq_clear.preparation.preparing import check_outside
 from fairseq_clear.processes import locked
 from fairseq_clear.refining.holding_out import (
     COUNTS,
@@ -63,6 +62,7 @@ TRIAL_SHARE, SHORTEST_TRIAL = 0.2, 10  # updates of a trial
 SHARES = (0.0, 0.25, HALF, 0.75, 1.0)  # of the refined weights in a merge with the untouched ones
 MOST_DRIFT_SENTENCES = 500
 LONGEST_PATH = 4096  # characters
+PATHS = ("data_bin", "pairs", "train_pairs", "sts")  # settings that may be given as str in Python
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,7 @@ def refine(texts: Sequence[str | Path] | Path, encoder: str | Path, dest: str | 
         if os.path.exists(text):
             raise UserError(f"{text}: a str is the text of a document; give Path({text!r}) for a file or folder")
     paths = tuple(item for item in given if isinstance(item, Path))
+    settings |= {name: Path(settings[name]) for name in PATHS if isinstance(settings.get(name), str)}
     made = RefineSettings(texts=paths, encoder=Path(encoder), dest=Path(dest), **settings)
     report = run_refine(made, [item for item in given if isinstance(item, str)])
     folder = made.dest / "checkpoint"
@@ -113,7 +114,7 @@ def run_refine(settings: RefineSettings, documents: Sequence[str] = ()) -> dict[
     for flag, path in given.items():
         if path is not None and not path.exists():
             raise UserError(f"{flag} {path}: does not exist; correct the path")
-    check_outside(settings.dest, [*files, *filter(None, given.values())])
+    check_outside(settings.dest, [*files, settings.encoder, *filter(None, (settings.data_bin, *given.values()))])
     if settings.sts is not None:
         try:
             read_sts_tasks(settings.sts)
@@ -178,7 +179,7 @@ def _refine(steps: Steps) -> dict[str, Any]:
     recipe, trials = _choose_recipe(steps, counts, base)
     trained = steps.train("train", replace(base, recipe=recipe))
     scores = _score_shares(steps, counts, data, checkpoint, trained)
-    best = choose_share(scores) if scores else 1.0
+    best = choose_share(scores) if scores else HALF if settings.keep_best else 1.0
     # what is compared: the best of the merges, or the refined encoder if nothing is better than the untouched one
     refined = _merged(steps, checkpoint, trained, best or 1.0)
     compared = {"untouched": checkpoint, "refined": refined}

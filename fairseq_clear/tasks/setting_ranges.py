@@ -139,6 +139,9 @@ def _contradictions_of_texts(sections: Mapping[str, Mapping[str, Any]]) -> Itera
     masked = task.get("mask_prob", 0.15)
     if not 0 < masked < 1 and criterion.get("mlm_weight", 1) > 0:
         yield f"{_typed('mask_prob', masked)}: out of range; give a number above 0 and below 1"
+    spans = task.get("mask_multiple_length", 1) > 1 or task.get("mask_stdev", 0) > 0
+    if spans and task.get("mask_whole_words") and criterion.get("anchor_mlm") == "joint":
+        yield "--mask-whole-words: masks no spans with --anchor-mlm joint; leave out --mask-multiple-length and --mask-stdev"
     if task.get("random_token_prob", 0) + task.get("leave_unmasked_prob", 0) > 1:
         yield "--random-token-prob and --leave-unmasked-prob: their sum is above 1; give smaller ones"
 

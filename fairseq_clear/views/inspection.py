@@ -30,7 +30,7 @@ class MarkedView:
     Attributes:
         text: (n,) token ids, with ``<s>`` and ``</s>``.
         view: (m,) token ids.
-        source: (m,) position in the text of each token of the view; -1 for new tokens (``<del>``).
+        source: (m,) position in the text of each token of the view; -1 for new tokens, such as ``<del>``.
         word: (n,) position at which the word of each token of the text begins.
         deleted: (n,) bool, tokens of the text that the view does not have.
         moved, substituted: (m,) bool, marks of the view's tokens.

@@ -46,7 +46,9 @@ def test_rows_are_the_lines_vectors(source, tmp_path, flags, encoder, capsys):
     assert out.startswith(f"{len(TEXTS)} sentences, dimension 32; 1 cut at the model's length; 0.00% unknown tokens; ")
     assert out.endswith(f"pooling mean; wrote {output}\n") and (out.count("\n"), err) == (1, "")
     options = ["--pooling", "first-last", "--normalize", "--batch-size", "2", "--overwrite"]
-    assert main(["embed", str(source), *flags, "--output", str(output), *options]) == 0
+    (link := tmp_path / "link.npy").symlink_to(output)
+    assert main(["embed", str(source), *flags, "--output", str(link), *options]) == 0
+    assert link.is_symlink()
     again = np.load(output)
     np.testing.assert_allclose(again, encoder.encode(TEXTS, 7, "first-last", normalize=True), atol=1e-5)
     assert not np.allclose(again, expected, atol=1e-2)

@@ -26,6 +26,7 @@ FILES = {
     "numbers.json": b'{"film": ["movie", 1]}',
     "words/dict.txt": b"ba 1\nda 1\n",
     "words/clear.json": b'{"format": 1, "tokenizer": {"kind": "none", "files": []}}',
+    "CoLA/train.tsv": b"gj04\t1\t\ta b\n",
     "w.vec": b"a 1 0\nb 0 1\n",
     **dict.fromkeys(("taken.json", "taken.npy", "taken.npz", "train.log"), b"old"),
     **dict.fromkeys(("data/train.idx", "exported/fairseq_clear.json", "10:30/dict.txt"), b""),
@@ -73,7 +74,12 @@ MISTAKES = {
         "--sampling --beam 2": "argument --beam: not allowed with argument --sampling",
         "--forward nowhere": "--forward nowhere: holds no model",
     },
-    TRANSLATE: {"--beam 0": "--beam 0: must be", "--model-languages eng_Latn": "is not SOURCE:TARGET"},
+    TRANSLATE: {
+        "--output new.txt.gz": "--output new.txt.gz: is written uncompressed; give a name without .gz",
+        "--beam 0": "--beam 0: must be",
+        "--model-languages eng_Latn": "is not SOURCE:TARGET",
+    },
+    "glue text --glue-dir . --tasks CoLA RTE --dest new": {"": "RTE/train.tsv: "},
     f"embed alone.txt --output new.npy --checkpoint {ENCODER}": {
         "more.txt": "embed: error: unrecognized",
         "--output taken.npy": "exists already; add --overwrite",
@@ -104,6 +110,7 @@ MISTAKES = {
         "--format sentence-transformers --dimension 33": "have 32 dimensions; give 1 to 32",
         "--format fairseq --scores nowhere.json": "nowhere.json: cannot read it",
         "--format fairseq --dest data --overwrite": "data: has no fairseq_clear.json",
+        "--format fairseq --dest DATA/.. --overwrite": "which would be replaced; move it, or give another --dest",
     },
     "import w.vec --dest new": {"": "w.vec: is a file; give the folder that it is in"},
     "import roberta-base --dest new": {"": "roberta-base: no such folder; give a local Hugging Face folder"},
@@ -133,6 +140,7 @@ MISTAKES = {
     f"classify --train pairs.tsv {LETTERS}": {"--seed 4294967296": "--seed 4294967296: must be 4294967295 or less"},
     f"senteval --data . {LETTERS}": {
         "--seeds -1": "--seeds -1: give one or more different seeds, from 0",
+        "--preset prototype --dropout 0.5": "--dropout 0.5: has no effect without a hidden layer",
         "--preset logistic --hidden 5": "--hidden 5: has no effect on logistic regression",
     },
     "flow alone.txt --encoder w.vec": {
@@ -175,6 +183,7 @@ MISTAKES = {
         "--count 0": "--count 0: ",
         "--epoch 0": "--epoch 0: ",
         "--text ' '": "--text: ",
+        "--text ba --views paraphrase:original,de": "reads texts aligned with the lines of --data-bin; leave --text out",
     },
     "plan --config clear/base --gpus 1": {"": "--config clear/base: no such recipe"},
     f"plan --gpus 1 --config {THIN}": {

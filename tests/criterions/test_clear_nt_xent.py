@@ -462,7 +462,9 @@ def test_a_blank_hard_negative_is_no_candidate(
     flags: tuple[str, ...], negatives: tuple[int, ...], paired_bin: Path
 ) -> None:
     """It is replaced by its text, which would be pushed away from itself, or be two negatives of each other text."""
-    model, criterion, dataset, _ = parts(paired_bin, *ONE, *flags, "--hard-negatives", "bt")  # every fifth line is blank
+    model, criterion, dataset, _ = parts(
+        paired_bin, *ONE, *flags, "--hard-negatives", "bt"
+    )  # every fifth line is blank
     batches = [dataset.collater(dataset.__getitems__(items)) for items in ([0, 1, 2], [3, 4, 5], [4, 4, 5])]
     assert tuple(int(criterion(model, batch)[2]["negatives"]) for batch in batches) == negatives
     assert criterion(model, dataset.collater([]))[2]["negatives"] == 0  # of a worker that has run out of texts

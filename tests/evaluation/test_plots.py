@@ -33,7 +33,7 @@ def test_bars_are_the_scores():
 
 def test_what_two_runs_logged_is_in_the_same_panels(tmp_path):
     plain = [record("train", at, "train", loss=12 - at / 10) for at in (10, 20)]  # no record within epochs
-    logs = {"run": read_log(write(tmp_path, LINES)), "MLM alone": read_log(write(tmp_path, plain, "mlm.log"))}
+    logs = {"_$x^{$": read_log(write(tmp_path, LINES)), "MLM alone": read_log(write(tmp_path, plain, "mlm.log"))}
     figure = draw_lines(curve_panels(logs), "updates")
     lines = {axis.get_ylabel(): [line.get_xydata().tolist() for line in axis.lines] for axis in figure.axes}
     # the update that was logged again after resuming counts once, as it was logged last
@@ -44,6 +44,9 @@ def test_what_two_runs_logged_is_in_the_same_panels(tmp_path):
         "alignment": [[[10, 0.2], [20, 0.35]]],
         "uniformity": [[[10, -1], [20, -2]]],
     }
+    shown = {text.get_text() for text in figure.legends[0].get_texts()}
+    assert shown == {"_$x^{$, train", "_$x^{$, valid", "MLM alone, train"}
+    figure.savefig(tmp_path / "drawn.svg")  # the name of a run may be no formula
     assert len({line.get_color() for axis in figure.axes for line in axis.lines}) == 3
     with pytest.raises(UserError, match="run: no log has any of loss, mlm_loss"):
         curve_panels({"run": {"valid": {10.0: {"bleu": 1.0}}}})

@@ -179,7 +179,11 @@ def test_an_archive_of_fairseq_is_not_replaced(tmp_path: Path, capsys: pytest.Ca
     (tmp_path / "roberta.base/model.pt").write_text("weights")
     command = ["import", make_folder(tmp_path / "hf", "bert"), "--dest", tmp_path / "roberta.base", "--overwrite"]
     rejected(capsys, command, "was not made by this command")
+    (tmp_path / "roberta.base/clear.json").write_text('{"format": 1}')  # as of the checkpoint of refine
+    rejected(capsys, command, "was not made by this command")
     assert (tmp_path / "roberta.base/model.pt").read_text() == "weights"
+    import_hf(tmp_path / "hf", tmp_path / "made")
+    rejected(capsys, ["import", tmp_path / "made", "--dest", tmp_path / "again"], "made: is a folder of import")
 
 
 def test_a_tokenizer_of_another_model_is_rejected(tmp_path: Path) -> None:

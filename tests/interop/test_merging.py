@@ -142,6 +142,19 @@ def test_a_destination_inside_the_start(folders, tmp_path, capsys) -> None:
         "is copied; give a folder outside",
     )
     assert not (tmp_path / "start/sub").exists()
+    onto = ["merge", folders[1], tmp_path / "start", "--dest", tmp_path / "start", "--overwrite"]
+    rejected(capsys, onto, "start: is in --dest")
+
+
+def test_what_describes_the_start_is_left_out(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    """The folder of refine has its checkpoint, with other weights than the result."""
+    start, described = shutil.copytree(folders[0], tmp_path / "start"), ("report.json", "report.png", "README.md")
+    (start / "checkpoint").mkdir()
+    for name in ("fairseq_clear.json", "checkpoint/model.pt", *described):
+        (start / name).write_text("{}")
+    assert merge(start, folders[1], tmp_path / "d") == 0
+    left = {path.name for path in start.iterdir()} - {path.name for path in (tmp_path / "d").iterdir()}
+    assert left == {"fairseq_clear.json", "checkpoint", *described}
 
 
 def test_a_head_for_another_task_is_an_error_and_not_lost(folders, tmp_path, capsys) -> None:

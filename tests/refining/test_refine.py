@@ -304,7 +304,6 @@ def test_another_run_is_rejected(folder: Path, tmp_path: Path, monkeypatch: pyte
     done = {path.name for path in work.iterdir()}
     assert "data-bin" in done and not (tmp_path / "out").exists()
     for change, message in (
-        ({"training_flags": ()}, "another training_flags"),
         ({"learning_rate": 1.0}, "--lr 5e-05"),
         ({"keep_best": False}, "without --no-keep-best"),
         ({"recipe": "cloze"}, "without --recipe"),
@@ -319,6 +318,11 @@ def test_another_run_is_rejected(folder: Path, tmp_path: Path, monkeypatch: pyte
             run_refine(made if isinstance(change, Path) else replace(made, **change))
         if isinstance(change, Path):
             change.write_bytes(before)
+    with pytest.raises(UserError, match="--other: no such flag"):  # nothing is trained yet
+        run_refine(replace(made, training_flags=("--other",)))
+    (work / "training/checkpoint_last.pt").touch()
+    with pytest.raises(UserError, match="out.partial: was started with other flags after --"):
+        run_refine(made)
     assert {path.name for path in work.iterdir()} == done
 
 
@@ -371,13 +375,19 @@ def test_python_and_documents_of_one_sentence(folder, tmp_path, monkeypatch, cap
     for path in (str(folder / "tiny"), ["a text", str(folder / "tiny")]):
         with pytest.raises(UserError, match=r"tiny: a str is the text of a document; give Path\("):
             refine(path, folder / "tiny", tmp_path / "out")
+    with pytest.raises(UserError, match="--pairs gone.tsv: does not exist"):
+        refine(texts, folder / "tiny", tmp_path / "out", pairs="gone.tsv", device="cpu")
     refined = refine(texts, folder / "tiny", tmp_path / "out", updates=3, max_length=36, device="cpu")
     assert refined.report["recipe"] == "simcse"
     assert refined.report["change"] is None
-    assert refined.report["verdict"].startswith("Not compared: there are too few queries.")
+    said, _, held = refined.report["verdict"].partition(" The folder holds ")
+    assert said.startswith("Not compared: there are too few queries.") and held.startswith(
+        "a merge, 0.5 of the refined"
+    )
+    assert refined.report["exported"] == 0.5
     assert refined.report["caveat"] == ""
     before = capsys.readouterr().out.partition("# train\n")[0]  # said while there is still time
-    assert before.count(f"# {refined.report['verdict']}\n") == 1
+    assert before.count(f"# {said}\n") == 1
     assert refined.encoder.encode(texts[:2]).shape == (2, 24)
 
 

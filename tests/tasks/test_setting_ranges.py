@@ -84,6 +84,7 @@ WITHOUT_EFFECT = [
     *("--hard-negatives de --contrastive-weight 0", "--hard-negatives de --criterion cross_entropy"),
     "--criterion clear_nt_xent --hard-negatives de,zh,de",
     *("--augment-texts positives --augment none", "--mlm-copies 2 --anchor-mlm joint --views span"),
+    "--views span --anchor-mlm joint --mask-whole-words --mask-multiple-length 2",
     *("--optimizer clear_adamw --memory-efficient-bf16", "--optimizer clear_adamw --memory-efficient-fp16"),
 ]  # fmt: skip
 

@@ -94,6 +94,10 @@ def check(settings: TranslationSettings) -> tuple[int, dict[str, Any]]:
         UserError: an error in settings, input, models or file names.
     """
     check_settings(settings)
+    if CorpusFile(settings.output).compression:
+        raise UserError(
+            f"--output {settings.output}: is written uncompressed; give a name without {settings.output.suffix}"
+        )
     for path in settings.files:
         check_output_file(path, overwrite=True)
         if settings.input.exists() and path.exists() and path.samefile(settings.input):

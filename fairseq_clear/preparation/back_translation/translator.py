@@ -20,6 +20,7 @@ Tokens = list[Any]  # ids or pieces of a text, with an end symbol
 
 FORMS = ("{}", "__{}__", ">>{}<<")  # tokens of a language: NLLB and mBART, M2M100, OPUS-MT
 LANGUAGE = re.compile(r">>[^<>]+<<|__[a-z]{2,3}__|[a-z]{3}_[A-Z][a-z]{3}|[a-z]{2}_[A-Z]{2}")
+PROBE = "Yes."  # a text that every model translates
 SHOWN = 20  # warnings of a model; a text that fails is counted in the report
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
@@ -75,13 +76,13 @@ class Translator(ABC):
         """Translate texts that are not blank. Earlier calls do not change the result.
 
         Raises:
-            UserError: none of several texts could be translated, so the cause is not a single text.
+            UserError: neither one of several texts nor PROBE could be translated, so the texts are not the cause.
         """
         sources = {index: tokens for index, text in enumerate(texts) if (tokens := self._encode(text))}
         found: dict[int, Translation] = {}
         for batch in batches({index: len(tokens) for index, tokens in sources.items()}, self.settings.max_tokens):
             found |= self._search(sources, batch, seed)
-        if len(sources) > 1 and not found:
+        if len(sources) > 1 and not found and not self._search({0: self._encode(PROBE)}, [0], seed):
             raise UserError(
                 f"{self.model.where}: none of {len(sources)} texts could be translated; see the warnings above"
             )

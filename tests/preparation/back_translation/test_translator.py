@@ -54,6 +54,7 @@ def test_when_nothing_works_the_run_ends(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(UserError, match="--model a:b: none of 3 texts"):
         stand_in(capacity=0).translate(["a", "b", "c"])
     assert texts_of(stand_in(capacity=0), ["a"]) == [""]
+    assert texts_of(stand_in(), ["a!", "b!"]) == ["", ""]  # the texts are the cause, as at the end of a long job
 
     def die(*args: object) -> None:
         raise RuntimeError("CUDA error: device-side assert triggered")
