@@ -96,9 +96,8 @@ def draw_lines(panels: Panels, label: str) -> Figure:
         axes[-1].set_xlabel(label)
         figure.align_ylabels()
         legend = figure.legend(handles, ["name"] * len(handles), loc="outside upper center")
-        for text, name in zip(
-            legend.get_texts(), names, strict=True
-        ):  # any text: matplotlib leaves out labels such as _run
+        # any text: matplotlib leaves out labels such as _run
+        for text, name in zip(legend.get_texts(), names, strict=True):
             text.set(text=name, parse_math=False)
     return figure
 

@@ -159,9 +159,8 @@ def check_same(settings: RefineSettings, texts: list[Path]) -> None:
     wanted["content of --from or of pairs"] = [content_hash(path) for path in given]
     file = settings.work / SETTINGS
     known = read_json(file) if file.is_file() else wanted
-    if not any(
-        settings.work.glob("tr*/**/*.pt")
-    ):  # of the training or the trials: other flags may follow a mistake in them
+    trained = [*settings.work.glob("training*.pt"), *settings.work.glob("tr*/**/*.pt")]  # also of trials
+    if not trained:  # other flags may follow a mistake in them
         known["training_flags"] = wanted["training_flags"]
     named = [item for item in fields(settings) if item.metadata and item.name != "texts"]
     flags = {item.name: typed_flag(item, known.get(item.name)) for item in named}

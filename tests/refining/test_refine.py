@@ -320,9 +320,13 @@ def test_another_run_is_rejected(folder: Path, tmp_path: Path, monkeypatch: pyte
             change.write_bytes(before)
     with pytest.raises(UserError, match="--other: no such flag"):  # nothing is trained yet
         run_refine(replace(made, training_flags=("--other",)))
-    (work / "training/checkpoint_last.pt").touch()
-    with pytest.raises(UserError, match="out.partial: was started with other flags after --"):
-        run_refine(made)
+    for trained in (work / "training/checkpoint_last.pt", work / "training.pt", work / "trials/titles.pt"):
+        trained.parent.mkdir(exist_ok=True)
+        trained.touch()
+        with pytest.raises(UserError, match="out.partial: was started with other flags after --"):
+            run_refine(made)
+        trained.unlink()
+    (work / "trials").rmdir()
     assert {path.name for path in work.iterdir()} == done
 
 
