@@ -133,7 +133,12 @@ def test_a_command_of_one_process_does_not_wait_for_others(monkeypatch, capsys) 
         monkeypatch.setenv(name, value)
     joined = mock.Mock()
     monkeypatch.setattr("fairseq_clear.cli.main.join_workers", joined)
-    rejected(capsys, ["doctor"], "doctor: error: runs in one process; start it without torchrun, or unset WORLD_SIZE")
+    rejected(
+        capsys,
+        ["plan", "--config", "clear/tiny", "--gpus", "1"],
+        "plan: error: runs in one process; start it without torchrun, or unset WORLD_SIZE",
+    )
+    assert main(["user-dir"]) == 0
     assert not joined.called
 
 

@@ -71,6 +71,3 @@ def test_errors_and_interrupts(capsys: pytest.CaptureFixture[str], monkeypatch: 
     Try.error = ValueError("a bug")
     with pytest.raises(ValueError, match="a bug"):
         main(["try"])
-    monkeypatch.undo()
-    monkeypatch.setenv("WORLD_SIZE", "2")  # of a script that torchrun started
-    assert main(["user-dir"]) == 0
