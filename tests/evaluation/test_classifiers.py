@@ -79,7 +79,7 @@ def senteval_network(settings, classes, decay, seed, rows, labels, dev):
     return list(kept.parameters()), epochs
 
 
-NETWORK = Classifiers(batch_size=7, tenacity=2, epoch_size=2, max_epoch=30, dropout=0.2)
+NETWORK = Classifiers(batch_size=7, tenacity=2, epoch_size=2, max_epoch=30)
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,8 @@ NETWORK = Classifiers(batch_size=7, tenacity=2, epoch_size=2, max_epoch=30, drop
     [
         (NETWORK, True, range(30)),  # so the early stop was part of it
         (NETWORK, False, range(40)),
-        (replace(NETWORK, hidden=4), True, range(30)),
-        (replace(NETWORK, hidden=4), False, range(40)),
+        (replace(NETWORK, hidden=4, dropout=0.2), True, range(30)),
+        (replace(NETWORK, hidden=4, dropout=0.2), False, range(40)),
         (replace(NETWORK, tenacity=10_000, epoch_size=3, max_epoch=6), True, [9]),  # as SentEval's: nepoch <= max_epoch
     ],
 )
