@@ -28,9 +28,8 @@ DATA_FOLDER_FILE = "clear.json"  # a file of every data folder, whose dict.txt i
 MAX_LINE_BYTES = 64 * 2**20  # a line is held in memory; a longer one is a binary file or another format
 LINES_PER_PROGRESS = 1000
 PACKAGES = (
-    *("fairseq", "torch", "numpy", "sentencepiece", "sentencex", "scikit-learn", "scipy"),
-    *("transformers", "tokenizers"),
-)
+    "fairseq", "torch", "numpy", "sentencepiece", "sentencex", "scikit-learn", "scipy", "transformers", "tokenizers",
+)  # fmt: skip
 
 _BOM = b"\xef\xbb\xbf"
 # first bytes -> what such a file is, and what to do with it

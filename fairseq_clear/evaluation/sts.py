@@ -90,7 +90,7 @@ def read_sts_tasks(
     if folder is not None:
         chosen = [task for task in DEFAULT_TASKS if is_present(folder, task)] if tasks is None else tasks
         if not chosen and not (files and Path(folder).is_dir()):
-            raise UserError(f"--data {folder}: has none of {', '.join(DEFAULT_TASKS)}; give SentEval's data folder")
+            raise UserError(f"{folder}: has none of {', '.join(DEFAULT_TASKS)}; give SentEval's data folder")
         data = [read_sts(folder, task) for task in chosen] + data
     names = [part.name for part in data]
     if twice := sorted({name for name in names if names.count(name) > 1}):

@@ -140,7 +140,7 @@ def find_folder(folder: str | Path, name: str) -> Path:
     found = next((place for place in places if place.is_dir()), None)
     if found is None:
         what = f"has no {name}, nor have {', '.join(_BELOW[1:])} in it" if root.is_dir() else "no such folder"
-        raise UserError(f"--data {root}: {what}; give the folder of SentEval's data")
+        raise UserError(f"{root}: {what}; give the folder of SentEval's data")
     return found
 
 

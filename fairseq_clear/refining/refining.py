@@ -62,7 +62,6 @@ TRIAL_SHARE, SHORTEST_TRIAL = 0.2, 10  # updates of a trial
 SHARES = (0.0, 0.25, HALF, 0.75, 1.0)  # of the refined weights in a merge with the untouched ones
 MOST_DRIFT_SENTENCES = 500
 LONGEST_PATH = 4096  # characters
-PATHS = ("data_bin", "pairs", "train_pairs", "sts")  # settings that may be given as str in Python
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,8 @@ def refine(texts: Sequence[str | Path] | Path, encoder: str | Path, dest: str | 
         if os.path.exists(text):
             raise UserError(f"{text}: a str is the text of a document; give Path({text!r}) for a file or folder")
     paths = tuple(item for item in given if isinstance(item, Path))
-    settings |= {name: Path(settings[name]) for name in PATHS if isinstance(settings.get(name), str)}
+    optional_paths = [item.name for item in fields(RefineSettings) if item.type == Path | None]
+    settings |= {name: Path(settings[name]) for name in optional_paths if isinstance(settings.get(name), str)}
     made = RefineSettings(texts=paths, encoder=Path(encoder), dest=Path(dest), **settings)
     report = run_refine(made, [item for item in given if isinstance(item, str)])
     folder = made.dest / "checkpoint"
@@ -116,10 +116,7 @@ def run_refine(settings: RefineSettings, documents: Sequence[str] = ()) -> dict[
             raise UserError(f"{flag} {path}: does not exist; correct the path")
     check_outside(settings.dest, [*files, settings.encoder, *filter(None, (settings.data_bin, *given.values()))])
     if settings.sts is not None:
-        try:
-            read_sts_tasks(settings.sts)
-        except UserError as error:
-            raise UserError(str(error).replace("--data", "--sts", 1)) from None
+        read_sts_tasks(settings.sts)
     for folder in filter(Path.is_dir, (*settings.texts, settings.encoder)):
         if folder.resolve() in settings.dest.resolve().parents:
             raise UserError(f"--dest {settings.dest}: is in {folder}, whose files are read; give a folder outside it")

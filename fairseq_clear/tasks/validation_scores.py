@@ -11,7 +11,6 @@ import torch
 from fairseq.distributed import utils as distributed_utils
 
 from fairseq_clear.distributed import world_size
-from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.retrieval import METRICS, score_rankings, search
 from fairseq_clear.evaluation.retrieval_data import read_pairs_file
 from fairseq_clear.evaluation.sts import UndefinedCorrelation, cosine, spearman
@@ -67,10 +66,7 @@ class StsValidation(_Validation):
     """
 
     def __init__(self, source: str, data_bin: str) -> None:
-        try:
-            self.data = read_sts(source, "STS-B-dev") if os.path.isdir(source) else read_sts_file(source)
-        except UserError as error:
-            raise UserError(str(error).replace("--data", "--eval-sts", 1)) from None
+        self.data = read_sts(source, "STS-B-dev") if os.path.isdir(source) else read_sts_file(source)
         super().__init__(data_bin, {DEFAULT: self.data.texts()})
 
     def measure(self, vectors_of: VectorsOf, model: Any) -> float:

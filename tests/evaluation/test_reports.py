@@ -33,7 +33,7 @@ def test_json_names_everything(tmp_path):
         "label": "one", "encoder": {"checkpoint": "one.pt"}, "scores": {"A": 70.004, "B": 9.0},
         "deviations": {"A": 0.5}, "details": {},
     }  # fmt: skip
-    assert {"fairseq_clear", "python", "numpy", "torch"} <= set(read["versions"])
+    assert {"fairseq_clear", "python", "numpy", "torch", "transformers", "tokenizers"} <= set(read["versions"])
     assert REPORT.caption() == "metric spearman; pairs A=3; seeds 1 2"
 
 

@@ -101,7 +101,7 @@ def test_the_score_is_that_of_encoding_by_hand(kind, folder, pairs, ranks, monke
 def test_mistakes_are_met_at_the_start(kind, broken, data_bin, folder, pairs, tmp_path, caplog) -> None:
     (tmp_path / "broken.tsv").write_text(broken)
     cases = {"nowhere.tsv": "nowhere.tsv", "broken.tsv": "broken.tsv:1"} | (
-        {"": f"--eval-sts {tmp_path}: has no STSBenchmark"} if kind == "sts" else {}
+        {"": f"{tmp_path}: has no STSBenchmark"} if kind == "sts" else {}
     )
     for name, said in cases.items():
         refuses(caplog, said, folder, FLAGS[kind], str(tmp_path / name))
