@@ -11,28 +11,32 @@ def seconds(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     return "\nseconds per run: " + ", ".join(f"{name} {value:.0f}" for name, value in means.items())
 
 
-def scores_of(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list[dict[str, float]]]:
-    """Name -> the scores of each seed."""
-    return {name: [run["scores"] for run in runs] for name, runs in found.items()}
+def scores_of(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict[int, dict[str, float]]]:
+    """Name -> seed -> the scores of the run."""
+    return {name: {run["seed"]: run["scores"] for run in runs} for name, runs in found.items()}
 
 
 def differences(
-    rows: Mapping[str, Sequence[Mapping[str, float]]], base: str, fixed: Container[str] = ()
+    rows: Mapping[str, Mapping[int, Mapping[str, float]]], base: str, fixed: Container[str] = ()
 ) -> dict[str, dict[str, tuple[float, float]]]:
     """Differences of each row from the row ``base``, paired by seed, and their standard errors (NaN with one seed).
 
-    The runs of a row are those of the first seeds; seeds that only one of the two rows has are left out, and so are runs that
-    lack a column. The run of a row in ``fixed``, and the only run of a base, do not depend on the seed and count for each.
+    Seeds that only one of the two rows has are left out, and so are runs that lack a column. The only run of a row in
+    ``fixed``, and the only run of a base, do not depend on the seed and count for each.
+
+    Args:
+        rows: name -> seed -> the scores of the run.
     """
     found: dict[str, dict[str, tuple[float, float]]] = {}
     for name, runs in rows.items():
         if name == base:
             continue
-        ours = list(runs) * (len(rows[base]) if name in fixed else 1)
-        theirs = list(rows[base]) * (len(ours) if len(rows[base]) == 1 else 1)
-        for column in dict.fromkeys(column for run in ours for column in run):
-            both = [pair for pair in zip(ours, theirs, strict=False) if all(column in run for run in pair)]
-            values = [run[column] - other[column] for run, other in both]
+        theirs = rows[base]
+        ours = dict.fromkeys(theirs, *runs.values()) if name in fixed and len(runs) == 1 else runs
+        theirs = dict.fromkeys(ours, *theirs.values()) if len(theirs) == 1 else theirs
+        both = [(run, theirs[seed]) for seed, run in ours.items() if seed in theirs]
+        for column in dict.fromkeys(column for run, _ in both for column in run):
+            values = [run[column] - other[column] for run, other in both if column in run and column in other]
             if not values:
                 continue
             error = stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
@@ -40,15 +44,15 @@ def differences(
     return found
 
 
-def table(rows: Mapping[str, Sequence[Mapping[str, float]]], digits: int = 2) -> str:
+def table(rows: Mapping[str, Mapping[int, Mapping[str, float]]], digits: int = 2) -> str:
     """A Markdown table of means, with standard deviations if there are several seeds; the best of each column is bold.
 
     Args:
-        rows: name -> the numbers of each seed; a run may lack columns.
+        rows: name -> seed -> the numbers of the run, which may lack columns.
         digits: digits after the decimal point.
     """
-    columns = list(dict.fromkeys(column for runs in rows.values() for run in runs for column in run))
-    numbers = {name: {c: [run[c] for run in runs if c in run] for c in columns} for name, runs in rows.items()}
+    columns = list(dict.fromkeys(column for runs in rows.values() for run in runs.values() for column in run))
+    numbers = {name: {c: [run[c] for run in runs.values() if c in run] for c in columns} for name, runs in rows.items()}
     best = {c: max(mean(found[c]) for found in numbers.values() if found[c]) for c in columns}
     lines = ["| | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
     for name, found in numbers.items():
@@ -64,7 +68,7 @@ def table(rows: Mapping[str, Sequence[Mapping[str, float]]], digits: int = 2) ->
     return "\n".join(lines)
 
 
-def difference_table(rows: Mapping[str, Sequence[Mapping[str, float]]], base: str, digits: int = 2) -> str:
+def difference_table(rows: Mapping[str, Mapping[int, Mapping[str, float]]], base: str, digits: int = 2) -> str:
     """A Markdown table of ``differences`` from the row ``base``, with standard errors."""
     found = differences(rows, base)
     columns = list(dict.fromkeys(column for cells in found.values() for column in cells))

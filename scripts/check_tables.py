@@ -80,10 +80,11 @@ def read_rows(path: Path, table: str) -> dict[str, Cells]:
 
 def read_runs(path: Path, name: str, base: str | None) -> dict[str, Cells]:
     """The rows of a table of results.json, or their differences from the row ``base``."""
-    scores: dict[str, list[dict[str, float]]] = {}
+    scores: dict[str, dict[int, dict[str, float]]] = {}
     fixed = set()  # rows that are not trained
-    for run in sorted(json.loads(path.read_text(encoding="utf-8"))[name], key=lambda run: int(run.get("seed", 0))):
-        scores.setdefault(run["name"], []).append({"average": mean(run["scores"].values()), **run["scores"]})
+    for run in json.loads(path.read_text(encoding="utf-8"))[name]:
+        numbered = scores.setdefault(run["name"], {})
+        numbered[int(run.get("seed", 0))] = {"average": mean(run["scores"].values()), **run["scores"]}
         if not run.get("train_seconds") or "optimization.max_update=1" in run.get("overrides", ()):
             fixed.add(run["name"])
     if base is not None:
@@ -91,8 +92,8 @@ def read_runs(path: Path, name: str, base: str | None) -> dict[str, Cells]:
             row: {c: list(found) for c, found in cells.items()}
             for row, cells in differences(scores, base, fixed).items()
         }
-    columns = dict.fromkeys(column for runs in scores.values() for run in runs for column in run)
-    numbers = {row: {c: [run[c] for run in runs if c in run] for c in columns} for row, runs in scores.items()}
+    columns = dict.fromkeys(column for runs in scores.values() for run in runs.values() for column in run)
+    numbers = {row: {c: [run[c] for run in runs.values() if c in run] for c in columns} for row, runs in scores.items()}
     return {row: {c: over_runs(values) for c, values in cells.items() if values} for row, cells in numbers.items()}
 
 

@@ -61,7 +61,7 @@ TUNING: dict[str, float] = {"epochs": 2, "lr": 1e-4, "batch_size": 32}  # defaul
 def main() -> None:
     """Prepare the data, train, fine-tune, print one table."""
     arguments = parse()
-    rows: dict[str, list[dict[str, float]]] = {}
+    rows: dict[str, dict[int, dict[str, float]]] = {}
     for task in arguments.tasks:
         folder = arguments.output / task
         data = prepare(arguments, task, folder)
@@ -88,9 +88,8 @@ def main() -> None:
         scoring = {name: value for name, value in tuning.items() if value != TUNING[name]}
         found = measure(chosen, arguments.seeds, folder / "runs", score, arguments.results, task, scoring)
         for name, runs in found.items():
-            kept = rows.setdefault(name, [{} for _ in runs])
-            for row, run in zip(kept, runs, strict=True):
-                row.update(run["scores"])
+            for run in runs:
+                rows.setdefault(name, {}).setdefault(run["seed"], {}).update(run["scores"])
     print(table(rows))
 
 

@@ -193,14 +193,17 @@ def curve(folder: Path, data: Path, sts_folder: Path) -> dict[str, float]:
     return found
 
 
-def draw(scores: Mapping[str, list[dict[str, float]]], path: Path) -> None:
+def draw(scores: Mapping[str, Mapping[int, Mapping[str, float]]], path: Path) -> None:
     """Draw the mean of STS of every row and seed, with both poolings, and STS-B's dev split while a row trains."""
     with style.context((*STYLE, {"font.size": 6})):
         figure = Figure(figsize=(2 * WIDTH, 2.8))
         means, curves = figure.subplots(1, 2)
         for offset, pooling, name in ((-0.15, "mean", "mean of STS"), (0.15, "CLS", "mean of STS, CLS")):
             points = [
-                (run[name], row + offset) for row, runs in enumerate(scores.values()) for run in runs if name in run
+                (run[name], row + offset)
+                for row, runs in enumerate(scores.values())
+                for run in runs.values()
+                if name in run
             ]
             means.plot(
                 *zip(*points, strict=True), "os"[offset > 0], markersize=3, linestyle="", label=f"{pooling} pooling"
@@ -210,7 +213,7 @@ def draw(scores: Mapping[str, list[dict[str, float]]], path: Path) -> None:
         means.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2)  # inside, it would cover points
         for number, (name, runs) in enumerate(scores.items()):
             fifths = range(1, FIFTHS + 1)
-            trained = [run for run in runs if f"dev, 1/{FIFTHS}" in run]
+            trained = [run for run in runs.values() if f"dev, 1/{FIFTHS}" in run]
             if trained:
                 values = [sum(run[f"dev, {fifth}/{FIFTHS}"] for run in trained) / len(trained) for fifth in fifths]
                 curves.plot(fifths, values, "-:"[number % 2], color=f"C{number // 2}", linewidth=1, label=name)

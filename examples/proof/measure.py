@@ -425,8 +425,9 @@ def draw(measured: dict[str, dict[str, list[dict[str, Any]]]], path: Path) -> No
         for axis, (collection, runs) in zip(
             np.atleast_1d(figure.subplots(1, len(measured), sharey=True)), measured.items(), strict=True
         ):
-            scores = {name: found for name, found in scores_of(runs).items() if "low" in found[0]}
-            base = scores_of(runs)[UNTOUCHED][0]["nDCG@10"]
+            scores = {name: [run["scores"] for run in found] for name, found in runs.items()}
+            base = scores.pop(UNTOUCHED)[0]["nDCG@10"]
+            scores = {name: found for name, found in scores.items() if "low" in found[0]}
             for offset, end, mark in ((-0.15, "", "o"), (0.15, ", merged", "s")):
                 for name, found in scores.items():
                     place = names.index(name)

@@ -102,7 +102,7 @@ def test_an_untrained_row_has_the_initial_weights(measuring, data_bin, tmp_path,
 
 
 def test_the_table_has_means_deviations_and_the_best(result_tables):
-    rows = {"one": [{"A": 1.0, "B": 5.0}, {"A": 3.0, "B": 5.0}], "other": [{"A": 2.5, "B": 4.0}]}
+    rows = {"one": {1: {"A": 1.0, "B": 5.0}, 2: {"A": 3.0, "B": 5.0}}, "other": {1: {"A": 2.5, "B": 4.0}}}
     assert result_tables.table(rows).splitlines() == [
         "| | A | B |",
         "|---|---|---|",
@@ -113,7 +113,12 @@ def test_the_table_has_means_deviations_and_the_best(result_tables):
 
 def test_differences_are_paired_by_seed(result_tables):
     """Both rows rise with the seed: the deviations are large, the error of the difference is small."""
-    rows = {"base": [{"A": 10.0}, {"A": 30.0}], "one": [{"A": 11.0}, {"A": 33.0}], "start": [{"A": 9.0, "B": 1.0}]}
+    rows = {
+        "base": {1: {"A": 10.0}, 2: {"A": 30.0}},
+        "one": {1: {"A": 11.0}, 2: {"A": 33.0}},
+        "start": {1: {"A": 9.0, "B": 1.0}},
+        "late": {4: {"A": 1.0}, 2: {"A": 40.0}},
+    }
     assert result_tables.differences({k: rows[k] for k in ("base", "one")}, "base") == {"one": {"A": (2.0, 1.0)}}
     assert result_tables.difference_table({k: rows[k] for k in ("start", "one")}, "start").splitlines() == [
         "| minus start | A |",
@@ -123,10 +128,14 @@ def test_differences_are_paired_by_seed(result_tables):
     difference, error = result_tables.differences(rows, "one")["start"]["A"]
     assert difference == -2.0 and math.isnan(error)  # the base has another seed, which "start" lacks
     assert result_tables.differences(rows, "one", {"start"})["start"]["A"] == pytest.approx((-13.0, 11.0))
+    assert result_tables.differences(rows, "base")["late"]["A"][0] == 10.0  # of seed 2, the only one that both have
 
 
 def test_runs_without_a_column_are_left_out_of_it(result_tables):
-    rows = {"base": [{"A": 1.0}, {"A": 2.0, "B": 5.0}], "one": [{"A": 2.0}, {"A": 4.0, "B": 8.0}, {"A": 9.0, "B": 1.0}]}
+    rows = {
+        "base": {1: {"A": 1.0}, 2: {"A": 2.0, "B": 5.0}},
+        "one": {1: {"A": 2.0}, 2: {"A": 4.0, "B": 8.0}, 3: {"A": 9.0, "B": 1.0}},
+    }
     assert result_tables.table(rows).splitlines()[2:] == [
         "| base | 1.50 +- 0.71 | **5.00** |",
         "| one | **5.00** +- 3.61 | 4.50 +- 4.95 |",
