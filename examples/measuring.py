@@ -151,7 +151,7 @@ def measure(
     runs = [*once.items(), *((name, seed) for seed in seeds for name in rows if name not in once)]
     for name, seed in runs:
         run, about = known.get((name, seed), {}), json.loads(json.dumps(rows[name].about()))
-        differing = [key for key in about if key in run and run[key] != about[key]]
+        differing = [key for key in about if run and run.get(key) != about[key]]
         differing += ["scoring"] if run and run.get("scoring", {}) != json.loads(json.dumps(scoring or {})) else []
         if differing:
             raise SystemExit(

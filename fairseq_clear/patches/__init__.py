@@ -30,6 +30,8 @@ class Patch:
 
 
 _DRIFT = "a run that resumes in half precision drifts from an uninterrupted one"
+_SCALE = "a resumed run raises its loss scale at another update"
+_MEMORY_EFFICIENT = "fairseq.optim.fp16_optimizer:_MemoryEfficientFP16OptimizerMixin"
 _PLACE = "a run that resumes with another batch size loses its place in the epoch, or ends in a traceback"
 # Test -> replacement -> target and reason, see Patch.
 _ROWS = {
@@ -52,6 +54,10 @@ _ROWS = {
             "--amp makes a step although the norm of the gradients is not finite",
         ),
         "precision:step": ("fairseq.optim.amp_optimizer:AMPOptimizer.step", "--amp divides by the loss scale twice"),
+        "precision:amp_state_dict": ("fairseq.optim.amp_optimizer:AMPOptimizer.state_dict", _SCALE),
+        "precision:amp_load_state_dict": ("fairseq.optim.amp_optimizer:AMPOptimizer.load_state_dict", _SCALE),
+        "precision:memory_efficient_state_dict": (f"{_MEMORY_EFFICIENT}.state_dict", _SCALE),
+        "precision:memory_efficient_load_state_dict": (f"{_MEMORY_EFFICIENT}.load_state_dict", _SCALE),
     },
     "tests/integration/test_command_lines.py": {
         "precision:state_dict": ("fairseq.optim.fp16_optimizer:_FP16OptimizerMixin.state_dict", _DRIFT),

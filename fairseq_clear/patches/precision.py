@@ -1,19 +1,22 @@
 """Corrections of fairseq's mixed precision: ``--amp``, ``--fp16`` and ``--bf16``."""
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from types import ModuleType
 from typing import Any
 
 import torch
+from fairseq.optim.dynamic_loss_scaler import DynamicLossScaler
 
 from fairseq_clear.patches import original
 
 logger = logging.getLogger(__name__)
 
-MASTERS = "clear_fp32_masters"
+MASTERS, SCALER = "clear_fp32_masters", "clear_loss_scaler"
 FP16 = "fairseq.optim.fp16_optimizer:_FP16OptimizerMixin"
-CLIP = "fairseq.optim.amp_optimizer:AMPOptimizer.clip_grad_norm"
+MEMORY_EFFICIENT = "fairseq.optim.fp16_optimizer:_MemoryEfficientFP16OptimizerMixin"
+AMP = "fairseq.optim.amp_optimizer:AMPOptimizer"
 
 
 def has_overflowed(optimizer: Any) -> bool:
@@ -31,7 +34,7 @@ def clip_grad_norm(self: Any, max_norm: float, aggregate_norm_fn: Any = None) ->
     is disabled.
     """
     is_scaled = self.scaler.is_enabled()
-    clip = partial(original(CLIP), self) if is_scaled else self.fp32_optimizer.clip_grad_norm
+    clip = partial(original(f"{AMP}.clip_grad_norm"), self) if is_scaled else self.fp32_optimizer.clip_grad_norm
     norm: torch.Tensor = clip(max_norm, aggregate_norm_fn)
     self.clear_has_overflowed = not bool(torch.isfinite(norm).all())
     if self.clear_has_overflowed and not is_scaled:
@@ -88,20 +91,51 @@ def total_norm(gradients: list[torch.Tensor]) -> torch.Tensor:
     return torch.norm(torch.stack([norm.to(norms[0].device) for norm in norms]))
 
 
+def _saving_scaler(owner: str) -> Callable[[Any], dict[str, Any]]:
+    def state_dict(self: Any) -> dict[str, Any]:
+        state: dict[str, Any] = original(f"{owner}.state_dict")(self)
+        if isinstance(self.scaler, DynamicLossScaler):
+            state[SCALER] = {name: value for name, value in vars(self.scaler).items() if name.startswith("_")}
+        elif self.scaler is not None:
+            state[SCALER] = self.scaler.state_dict()
+        return state
+
+    return state_dict
+
+
+def _loading_scaler(owner: str) -> Callable[[Any, dict[str, Any], Any], None]:
+    def load_state_dict(self: Any, state_dict: dict[str, Any], optimizer_overrides: Any = None) -> None:
+        original(f"{owner}.load_state_dict")(self, state_dict, optimizer_overrides)
+        saved = state_dict.get(SCALER, {})  # perhaps of another precision
+        if isinstance(self.scaler, DynamicLossScaler):
+            vars(self.scaler).update({name: value for name, value in saved.items() if name in vars(self.scaler)})
+        elif self.scaler is not None and self.scaler.is_enabled():
+            changing = [name for name in ("scale", "_growth_tracker") if name in saved]  # the others are settings
+            self.scaler.load_state_dict(self.scaler.state_dict() | {name: saved[name] for name in changing})
+
+    return load_state_dict
+
+
+# Save and load when the loss scale was last changed, and the scale of --amp, which fairseq does not save: a resumed run raised
+# its scale later than an uninterrupted one, or never.
+memory_efficient_state_dict = _saving_scaler(MEMORY_EFFICIENT)
+memory_efficient_load_state_dict = _loading_scaler(MEMORY_EFFICIENT)
+amp_state_dict, amp_load_state_dict = _saving_scaler(AMP), _loading_scaler(AMP)
+_fp16_state_dict, _fp16_load_state_dict = _saving_scaler(FP16), _loading_scaler(FP16)
+
+
 def state_dict(self: Any) -> dict[str, Any]:
     """Return the optimizer's state with the float32 master weights of ``--fp16`` and ``--bf16``.
 
     Removes: a resumed half-precision run that drifts from the uninterrupted one, because fairseq saves the rounded model
     and rebuilds the masters from it. As part of the optimizer's state, the masters also reach the other workers.
     """
-    state: dict[str, Any] = original(f"{FP16}.state_dict")(self)
-    state[MASTERS] = [master.data for master in _masters(self)]
-    return state
+    return _fp16_state_dict(self) | {MASTERS: [master.data for master in _masters(self)]}
 
 
 def load_state_dict(self: Any, state_dict: dict[str, Any], optimizer_overrides: Any = None) -> None:
     """Load the optimizer's state, with the master weights if the checkpoint has them."""
-    original(f"{FP16}.load_state_dict")(self, state_dict, optimizer_overrides)
+    _fp16_load_state_dict(self, state_dict, optimizer_overrides)
     saved = state_dict.get(MASTERS)
     masters = _masters(self)
     if saved is None or [m.shape for m in saved] != [m.shape for m in masters]:

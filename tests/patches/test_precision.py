@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,42 @@ def test_fp16_on_a_cpu_skips_an_update_that_overflows(data_bin: Path) -> None:
     assert (trainer.get_num_updates(), trainer.optimizer.scaler.loss_scale) == (1, 64)
     trainer.train_step(samples[2:3])
     assert trainer.get_num_updates() == 2 and not torch.equal(before[KEY_WEIGHT], state(trainer)[KEY_WEIGHT])
+
+
+HALVES = {"fp16": FP16, "memory-efficient": ("--memory-efficient-fp16",), "amp": ("--amp",)}
+
+
+@pytest.mark.parametrize("precision", HALVES)
+def test_a_resumed_run_changes_its_loss_scale_at_the_same_updates(precision, data_bin, monkeypatch) -> None:
+    """Every third update that does not overflow doubles it; the other checkpoint is taken between two of these."""
+
+    def start() -> tuple[Trainer, list[Any]]:
+        trainer, dataset = build(data_bin, *ADAM, *HALVES[precision], "--fp16-scale-window", "3")
+        return trainer, [dataset.collater([dataset[index] for index in rows]) for rows in BATCHES * 2]
+
+    def scale(trainer: Trainer) -> float:
+        scaler = trainer.optimizer.scaler
+        return scaler.get_scale() if precision == "amp" else scaler.loss_scale
+
+    monkeypatch.setattr(torch.cuda.amp, "GradScaler", partial(torch.amp.GradScaler, "cpu", growth_interval=3))
+    straight, samples = start()
+    scales, saved = [scale(straight)], []
+    for number, sample in enumerate(samples):
+        with overflows(straight, number == 1):
+            straight.train_step([sample])
+        scales.append(scale(straight))
+        saved.append(deepcopy(straight.optimizer.state_dict()))
+    resumed, _ = start()
+    resumed.optimizer.load_state_dict(saved[2])
+    assert scale(resumed) == scales[3] < scales[0]
+    for number, sample in enumerate(samples[3:], 4):
+        resumed.train_step([sample])
+        assert scale(resumed) == scales[number]
+    assert scales[3] < scales[-1], "the scale grows after the checkpoint"
+    if precision != "memory-efficient":  # its optimizer's state has another type
+        other, _ = build(data_bin, *ADAM, *HALVES["fp16" if precision == "amp" else "amp"])
+        other.optimizer.load_state_dict(saved[2])
+        other.train_step(samples[3:4])
 
 
 def test_installing_twice_changes_nothing() -> None:

@@ -73,9 +73,10 @@ def test_a_run_is_measured_once_and_kept(measuring, tmp_path):
         measuring.measure(rows, [1], tmp_path / "runs", score, results, "table", {"epochs": 3})
     tuned = [measuring.measure(rows, [1], tmp_path / "tuned", score, results, "tuned", {"epochs": 3}) for _ in range(2)]
     assert tuned[0] == tuned[1] and tuned[0][name][0]["scoring"] == {"epochs": 3}
-    Row.about = lambda self: {"recipe": "other"}
-    with pytest.raises(SystemExit, match="seed 1 was made with another recipe"):
-        measuring.measure(rows, [1], tmp_path / "runs", score, results, "table")
+    for about, name in (({"recipe": "other"}, "recipe"), ({"recipe": "of the row", "text": "new"}, "text")):
+        Row.about = lambda self, about=about: about
+        with pytest.raises(SystemExit, match=f"seed 1 was made with another {name}"):
+            measuring.measure(rows, [1], tmp_path / "runs", score, results, "table")
 
 
 @pytest.mark.slow
