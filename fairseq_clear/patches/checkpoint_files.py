@@ -66,9 +66,10 @@ def read_checkpoint(path: str, arg_overrides: Any = None, load_on_all_ranks: boo
     except pickle.UnpicklingError as error:
         what, remedy = "checkpoint of fairseq-train", "give a checkpoint of fairseq-train"
         raise unloadable(path, error, what, "neither weights nor settings", remedy) from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot read it ({error.strerror or error})") from None
-    except DAMAGE as error:
+    except (OSError, *DAMAGE) as error:
+        # EINVAL: torch looks for the end of the zip file before the beginning of a short file
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
+            raise UserError(f"{path}: cannot read it ({error.strerror or error})") from None
         raise UserError(f"{path}: not a complete checkpoint of fairseq-train ({one_line(error)})") from None
     finally:
         torch.load = stock

@@ -129,6 +129,8 @@ def load_checkpoint(
     try:
         with watch_reading(check):
             state = stock(self, filename, reset_optimizer, reset_lr_scheduler, optimizer_overrides, reset_meters)
+        if self._ema is not None:  # fairseq does not save how many updates the average has not seen
+            self._ema.update_freq_counter = self.get_num_updates() % self.cfg.ema.ema_update_freq
         if is_ours and self.data_parallel_world_size > 1:  # fairseq reads the file on the first worker alone
             group, counted = self.data_parallel_process_group, stopping.early_stopping
             counted.update(distributed_utils.broadcast_object(counted, 0, group, self.device))

@@ -2,7 +2,9 @@
 
 import math
 from argparse import Namespace
+from ast import literal_eval
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -17,20 +19,25 @@ Ranges = dict[str, tuple[Callable[[float], bool], str]]
 WHOLE: Ranges = {
     "a whole number, 1 or more": (
         lambda n: n >= 1,
-        "batch_size max_tokens update_freq mlm_copies queue_size segments log_interval save_interval validate_interval",
+        "batch_size max_tokens update_freq mlm_copies queue_size segments log_interval save_interval validate_interval "
+        "batch_size_valid max_valid_steps encoder_layers encoder_embed_dim encoder_ffn_embed_dim encoder_attention_heads",
     ),
     # fairseq adds the epoch to it; numpy takes seeds below 2**32
     "a whole number from 0 to 2147483647": (lambda n: 0 <= n < 2**31, "seed"),
     "a whole number, 0 or more": (
         lambda n: n >= 0,
-        "frozen_layers projection_layers projection_hidden_dim projection_dim encode_chunk_size",
+        "frozen_layers projection_layers projection_hidden_dim projection_dim encode_chunk_size num_workers",
     ),
     "a whole number, 3 or more": (lambda n: n >= 3, "tokens_per_sample"),
     "an even number, or 0 for full attention": (lambda n: n >= 0 and n % 2 == 0, "attention_window"),
 }
 REAL: Ranges = {
-    "0 or more": (lambda n: n >= 0, "lr contrastive_weight mlm_weight regularizer_weight"),
-    "a number above 0": (lambda n: n > 0, "temperature layer_norm_eps"),
+    "0 or more": (
+        lambda n: n >= 0,
+        "lr contrastive_weight mlm_weight regularizer_weight weight_decay clip_norm adam_eps end_learning_rate power",
+    ),
+    "a number above 0": (lambda n: n > 0, "layer_norm_eps total_num_update"),
+    "a number from 1e-8 to 1000": (lambda n: 1e-8 <= n <= 1e3, "temperature"),
     "a number from 0 to 1": (
         lambda n: 0 <= n <= 1,
         "key_momentum random_token_prob leave_unmasked_prob "
@@ -38,7 +45,17 @@ REAL: Ranges = {
     ),
 }
 NUMBERS = {name: words for words, (_, names) in (WHOLE | REAL).items() for name in names.split()}
-SECTIONS = ("common", "dataset", "optimization", "checkpoint", "task", "criterion", "model", "optimizer")
+SECTIONS = (
+    "common",
+    "dataset",
+    "optimization",
+    "checkpoint",
+    "task",
+    "criterion",
+    "model",
+    "optimizer",
+    "lr_scheduler",
+)
 STOCK_CRITERIONS = ("masked_lm", "cross_entropy", "label_smoothed_cross_entropy")  # of fairseq, on masked texts
 # Flags of masked_lm that clear_lm does not read
 UNREAD = ("include_target_tokens", "skip_masking", "d2v2_multi")
@@ -48,8 +65,9 @@ def check_numbers(cfg: DictConfig) -> None:
     """Check the range of every number of a run, and settings that must be consistent; UserError for a wrong one."""
     sections = {name: dict(_settings(cfg.get(name))) for name in SECTIONS}
     for settings in sections.values():
-        for name in NUMBERS.keys() & settings.keys():
-            _check(name, settings[name])
+        for name, value in settings.items():  # in their order, as some take the value of one before
+            if name in NUMBERS:
+                _check(name, value)
     if found := [*_contradictions_of_training(sections), *_contradictions_of_texts(sections)]:
         raise UserError(found[0])
 
@@ -105,11 +123,35 @@ def _contradictions_of_training(sections: Mapping[str, Mapping[str, Any]]) -> It
         yield "--optimizer clear_adamw: does not work with --memory-efficient-*; leave that out, or give --optimizer adam"
     if optimizer.get("_name") == "clear_adamw" and is_flat and not optimizer.get("decay_vectors"):
         yield "--optimizer clear_adamw: with --fp16 it needs --fp16-no-flatten-grads or --decay-vectors; add one of them"
+    if not _are_betas(betas := optimizer.get("adam_betas", "(0.9, 0.98)")):
+        yield f"--adam-betas {betas}: out of range; give two numbers from 0 to below 1, as in '(0.9, 0.98)'"
+    if not _is_dictionary(overrides := sections["checkpoint"].get("optimizer_overrides", "{}")):
+        yield f"--optimizer-overrides {overrides}: not a dictionary of Python; give one, as in \"{{'lr': 0.1}}\""
+    if common.get("amp_scale_window") is not None:
+        yield "--amp-scale-window: fairseq takes the value of --amp-init-scale in its place; leave it out"
+    if common.get("amp_init_scale", 128) != 128:
+        yield f"{_typed('amp_init_scale', common['amp_init_scale'])}: fairseq ignores it; give --fp16-init-scale"
+    width, heads = (model.get(f"encoder_{name}") or 1 for name in ("embed_dim", "attention_heads"))
+    if width % heads:
+        yield f"--encoder-attention-heads {heads}: does not divide --encoder-embed-dim {width}; give another number"
     if model.get("encoder_layerdrop") and criterion.get("guide_dropout"):
         yield "--guide-dropout: --encoder-layerdrop would drop layers of the guide; leave one of the two out"
     positions, longest = model.get("max_positions"), task.get("tokens_per_sample")
     if positions is not None and longest is not None and positions < longest:
         yield f"--max-positions {positions}: is less than --tokens-per-sample {longest}; give {longest} or more"
+
+
+def _are_betas(value: Any) -> bool:
+    with suppress(ValueError, SyntaxError, TypeError):
+        first, second = literal_eval(value) if isinstance(value, str) else value
+        return 0 <= first < 1 and 0 <= second < 1
+    return False
+
+
+def _is_dictionary(text: str) -> bool:
+    with suppress(ValueError, SyntaxError):
+        return isinstance(literal_eval(text), dict)
+    return False
 
 
 def _contradictions_of_texts(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

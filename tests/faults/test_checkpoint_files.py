@@ -115,7 +115,8 @@ def test_a_truncated_checkpoint_is_an_error(checkpoint: Path, tmp_path: Path) ->
     whole = checkpoint.read_bytes()
     assert read_checkpoint(str(checkpoint))["optimizer_history"][-1]["num_updates"] == 4
     cut = tmp_path / "cut.pt"
-    for length in (0, 1, 100, len(whole) // 2, len(whole) - 1):
+    # a short one, whose end torch seeks before its beginning, is not "Invalid argument" either
+    for length in (0, 1, 100, *range(5000, 65000, 5000), len(whole) // 2, len(whole) - 1):
         cut.write_bytes(whole[:length])
         with pytest.raises(UserError, match="cut.pt: not a complete checkpoint of fairseq-train"):
             read_checkpoint(str(cut))

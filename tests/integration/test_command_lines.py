@@ -43,13 +43,17 @@ def checkpoint(folder: Path) -> dict[str, Any]:
 
 def state(folder: Path) -> list[Any]:
     saved = checkpoint(folder)
-    return [saved["model"], saved["last_optimizer_state"], saved["extra_state"]["train_iterator"]]
+    extra = saved["extra_state"]
+    return [saved["model"], saved["last_optimizer_state"], extra["train_iterator"], extra.get("ema")]
 
 
 PRECISIONS: dict[str, tuple[str, ...]] = {
     "float32": (),
     "bf16": ("--bf16", "--optimizer", "clear_adamw"),
-    "fp16": ("--fp16", "--fp16-no-flatten-grads", "--fp16-init-scale", "4", "--optimizer", "clear_adamw"),
+    "fp16": (
+        *("--fp16", "--fp16-no-flatten-grads", "--fp16-init-scale", "4", "--fp16-scale-window", "5"),
+        *("--optimizer", "clear_adamw"),
+    ),
 }
 RECIPES: dict[str, tuple[str, ...]] = {
     "nt-xent": (),
@@ -61,6 +65,7 @@ RESUMED = {
     for recipe, own in RECIPES.items()
     for precision, flags in PRECISIONS.items()
 }
+RESUMED["nt-xent, float32"] = ("--store-ema", "--ema-decay", "0.9", "--ema-update-freq", "4")
 # 120 + 13 sentences in batches of 8: 17 an epoch, of other texts each time
 RESUMED |= {f"mix, {how}": ("--mix", "DATA:0.9,OTHER:0.1", "--mix-batches", how) for how in ("any", "one")}
 

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.slow
 
 MOCO = "--criterion clear_moco "
 GUIDED = "--criterion clear_self_guided "
+DECAY = "--lr-scheduler polynomial_decay --total-num-update 9"
 
 # The last flag and value are named in the message.
 BAD = [
@@ -33,7 +34,12 @@ BAD = [
     *("--projection-hidden-dim -1", "--layer-norm-eps 0", "--attention-window -2", "--attention-window 3"),
     *("--segments 0", "--encode-chunk-size -1", "--mask-prob 0", "--mask-prob 1.5", "--random-token-prob -0.1"),
     *("--leave-unmasked-prob 2", "--log-interval 0", "--save-interval 0", "--validate-interval 0", "--dropout 1.5"),
-    "--encoder-layerdrop -0.1",
+    *("--encoder-layerdrop -0.1", "--num-workers -1", "--batch-size-valid 0", "--max-valid-steps -1", "--encoder-layers 0"),
+    *("--encoder-embed-dim 0", "--encoder-attention-heads 0", "--encoder-attention-heads 3", "--clip-norm nan"),
+    *(f"--optimizer adam {flag}" for flag in ("--adam-eps nan", "--weight-decay inf")),
+    *(f"--optimizer adam --adam-betas {value}" for value in ("(2,3)", "abc", "0.9")),
+    *("--optimizer-overrides {", "--optimizer-overrides 1", "--amp-init-scale 64"),
+    *(f"{DECAY} {value}" for value in ("--end-learning-rate nan", "--power -1", "--total-num-update 0")),
 ]  # fmt: skip
 
 GOOD = [
@@ -85,6 +91,7 @@ WITHOUT_EFFECT = [
     "--criterion clear_nt_xent --hard-negatives de,zh,de",
     *("--augment-texts positives --augment none", "--mlm-copies 2 --anchor-mlm joint --views span"),
     "--views span --anchor-mlm joint --mask-whole-words --mask-multiple-length 2",
+    "--amp --amp-scale-window 5",
     *("--optimizer clear_adamw --memory-efficient-bf16", "--optimizer clear_adamw --memory-efficient-fp16"),
 ]  # fmt: skip
 
@@ -135,7 +142,9 @@ def test_every_number_of_the_plugin_has_a_range() -> None:
     # the last two are ours to check, as our masks replace fairseq's
     of_fairseq = set(
         "lr batch_size max_tokens update_freq seed log_interval save_interval validate_interval dropout attention_dropout "
-        "activation_dropout encoder_layerdrop random_token_prob leave_unmasked_prob".split()
+        "activation_dropout encoder_layerdrop random_token_prob leave_unmasked_prob batch_size_valid max_valid_steps "
+        "encoder_layers encoder_embed_dim encoder_ffn_embed_dim encoder_attention_heads num_workers weight_decay clip_norm "
+        "adam_eps end_learning_rate power total_num_update".split()
     )
     assert found - {"max_update", "encoder_from"} == NUMBERS.keys() - of_fairseq
 
