@@ -46,7 +46,7 @@ AUGMENTATIONS: dict[str, Augmentation] = {
     ),
     "slice": Augmentation(
         mask_slices,
-        "Replaces disjoint slices of the text by one <mask> each.",
+        "Replaces disjoint slices of the text by one <mask> each; slices that touch share one.",
         "Investigating Views (Nguyen), Methods",
         {"slices": Knob(2, int, 0, None, "number of slices"), "ratio": _ratio(0.2, "the text that each slice covers")},
         writes_deleted=False,

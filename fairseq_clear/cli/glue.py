@@ -118,6 +118,8 @@ class Run(Command):
                 f"{self.checkpoint}: is a clear_hf checkpoint, which glue does not fine-tune; export it, and use transformers"
             )
         device = choose_device(self.device).type
+        if self.precision == "fp16" and device == "cpu":
+            raise UserError("--precision fp16: needs a GPU; give bf16, or leave it out")
         start: Any = (self.checkpoint, hash_file(self.checkpoint), loaded, device, self.precision)
         runs, results = [], []
         for name, record in records.items():

@@ -191,7 +191,8 @@ def load_encoders(
             raise UserError(f"--pooling {poolings[0]}: --encoder {name} is a file of word vectors, which are averaged")
         return [(name, WordVectors(name))]
     if not Path(name).is_file():
-        raise UserError(f"--encoder {name}: neither a checkpoint file nor package.module:factory")
+        folder = "; of a folder, give checkpoint/model.pt in it, or import it first" if Path(name).is_dir() else ""
+        raise UserError(f"--encoder {name}: neither a checkpoint file nor package.module:factory{folder}")
     if data_bin is None:
         raise UserError(f"--encoder {name}: a checkpoint needs --data-bin, the folder with its dict.txt and tokenizer")
     from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder  # fairseq takes seconds to import

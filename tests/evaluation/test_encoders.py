@@ -87,6 +87,7 @@ def test_names_that_are_wrong(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, pooling, message in (
         ("nowhere.pt", None, "--encoder nowhere.pt: neither a checkpoint file nor package.module:factory"),
+        (str(tmp_path), None, "of a folder, give checkpoint/model.pt in it, or import it first"),
         (f"{TOYS}:missing", None, "cannot import it .*missing"),
         ("no_such_package.x:y", None, "cannot import it .ModuleNotFoundError: No module named 'no_such_package'"),
         (f"{TOYS}:NUMBER", None, "calling it failed .TypeError: 'int'"),

@@ -152,7 +152,8 @@ class GlueRun:
             what = f"has inputs of {longest} tokens, but checkpoint and recipe take {limit}"
             raise UserError(f"--data {self.data}: {what}; run glue prepare with --max-length {limit} --overwrite")
         path, wanted = self.folder / SETTINGS, self.identity()
-        found = read_json(path, "remove it", dict) if path.is_file() else wanted
+        has_begun = path.is_file() and ((self.folder / RESULT).is_file() or any(self.folder.glob("*.pt")))
+        found = read_json(path, "remove it", dict) if has_begun else wanted
         if differing := [key for key in wanted if found.get(key) != wanted[key]]:
             what = f"holds a run with another {', '.join(differing)}"
             raise UserError(f"--output {self.folder}: {what}; give another folder, or remove this one")
