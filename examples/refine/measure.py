@@ -105,7 +105,7 @@ class Refined:
         return data
 
     def about(self) -> dict[str, Any]:
-        """The recipe, its flags, the length of the training, and hashes of the test pairs and of the texts that are searched."""
+        """The recipe, its flags, the length of the training, and hashes of test pairs and searched texts."""
         sizes = {"updates": self.updates, "max_length": self.max_length, "documents": self.documents}
         sizes["train_documents"] = self.documents or sum(1 for _ in read_documents(self.corpus / "train.txt"))
         return {

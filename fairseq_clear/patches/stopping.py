@@ -1,8 +1,8 @@
 """Stops a run at a signal and saves a checkpoint: Ctrl-C, SIGTERM or SIGUSR1, with one worker or several.
 
 After the current update, all workers save checkpoint_last.pt without validating, and exit: with 130 after Ctrl-C, with 75 after
-the other signals. The same command then resumes as if the run had not been stopped, without a validation that was due after that
-update: ``--patience``, the best checkpoint and reduce_lr_on_plateau do without it. A second Ctrl-C exits at once.
+the other signals. The same command then resumes as if the run had not been stopped. A validation that was due after that update
+is skipped: ``--patience``, the best checkpoint and reduce_lr_on_plateau do without it. A second Ctrl-C exits at once.
 """
 
 import atexit
