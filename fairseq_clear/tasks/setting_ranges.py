@@ -46,14 +46,7 @@ REAL: Ranges = {
 }
 NUMBERS = {name: words for words, (_, names) in (WHOLE | REAL).items() for name in names.split()}
 SECTIONS = (
-    "common",
-    "dataset",
-    "optimization",
-    "checkpoint",
-    "task",
-    "criterion",
-    "model",
-    "optimizer",
+    *("common", "dataset", "optimization", "checkpoint", "task", "criterion", "model", "optimizer"),
     "lr_scheduler",
 )
 STOCK_CRITERIONS = ("masked_lm", "cross_entropy", "label_smoothed_cross_entropy")  # of fairseq, on masked texts
