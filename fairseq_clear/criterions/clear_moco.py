@@ -108,11 +108,16 @@ class ClearMocoCriterion(MaskingCriterion):
         statistics |= number
         statistics["queue_fill"], statistics["queue_readings"] = queue.fill.float(), torch.ones_like(counted)
         if self.training:
-            layout = layouts["keys"]
-            guides = () if self.guide is None else (all_gather_rows(judged_keys, layout),)
-            queue.enqueue(all_gather_rows(keys.detach(), layout), all_gather_rows(identity, layout), *guides)
+            rows = (keys.detach(), identity, *(() if self.guide is None else (judged_keys,)))
+            queue.enqueue(*(all_gather_rows(self._by_text(some), layouts["keys"]) for some in rows))
             self._check_now_and_then(queue)
         return loss, counted, statistics
+
+    def _by_text(self, rows: Tensor) -> Tensor:
+        """Order the keys of both directions by their texts, so that they enter the queue as those of one worker do."""
+        if not self.cfg.symmetric:
+            return rows
+        return rows.unflatten(0, (2, len(rows) // 2)).transpose(0, 1).flatten(0, 1)
 
     def _guided(self, vectors: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Select the guide's vectors of queries and of keys, (Q, G) each, from its vectors of all views, (N + N * P, G)."""

@@ -60,14 +60,13 @@ RECIPES: dict[str, tuple[str, ...]] = {
     "opt3": (*GUIDED, "--objective", "opt3", "--guide-layers", "0,2"),
 }
 MOCO = tuple("--criterion clear_moco --queue-size 13 --key-momentum 0.5 --temperature 0.2 --lr 0.1".split())
-# Keys enter the queue in the order of the ranks, here that of one worker's batch; with both directions it is another one,
-# so that queue holds them all.
+# Keys enter the queue in the order of the ranks, here that of one worker's batch; the queue has no room for those of an update.
 RECIPES |= {
     "moco": (*MOCO, *BT),
     "moco, false negatives masked": (*MOCO, *BT, "--false-negatives", "guide:margin=0.05"),
     "moco, a guide": (*MOCO, *BT, "--false-negatives", "guide", "--guide", "GUIDE"),
     "moco, matryoshka": (*MOCO, *BT, "--matryoshka", "8,32"),
-    "moco with mlm, in chunks": (*MOCO, *CHUNKS, "--mlm-weight", "1", "--symmetric", "--queue-size", "400"),
+    "moco with mlm, in chunks": (*MOCO, *CHUNKS, "--mlm-weight", "1", "--symmetric"),
 }
 SPAN = ("--views", "span:anchors=2,positives=2,min=3,max=9", "--augment", "none", "--tokens-per-sample", "32")
 OF_DOCUMENTS = {
