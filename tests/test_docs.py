@@ -216,9 +216,9 @@ def test_links_and_paths_exist(page: Path) -> None:
 
 
 RUNS = [
-    {"name": "slice", "scores": {"topics": 28.0}},
-    {"name": "slice", "scores": {"topics": 29.0}},
-    {"name": "a row without figures in this table", "scores": {"STS-B": 70.0}},
+    {"name": "slice", "seed": 1, "scores": {"topics": 28.0}},
+    {"name": "slice", "seed": 2, "scores": {"topics": 29.0}},
+    {"name": "a row without figures in this table", "seed": 1, "scores": {"STS-B": 70.0}},
 ]
 TABLE = "<!-- figures: runs results.json#one -->\n| | topics |\n|---|---|\n| slice | **28.50** +- 0.71 |\n"
 PROOF = "<!-- figures: proof proof.json#half -->\n| system | error |\n|---|---|\n| one | 0.4000 |\n"

@@ -116,7 +116,7 @@ MISTAKES = {
     "import roberta-base --dest new": {"": "roberta-base: no such folder; give a local Hugging Face folder"},
     f"sts --sts-file pairs.tsv {LETTERS}": {
         "--output taken.json": "--output taken.json: ",
-        "--data no": "--data no: ",
+        "--data no": "no: has none of STS12",
         "--whitening-dimensions 2": "--whitening-dimensions 2: ",
         "--whitening c.jsonl": "--whitening c.jsonl: ",
         "--tasks STS12": "--data: ",
