@@ -306,9 +306,7 @@ def _check(cfg: Any, parts: list[type[CheckedPart]]) -> None:
     if start and (flags := stopping.start_flags(checkpoint)):
         raise UserError(f"--finetune-from-model {start}: starts a new run; leave out {' and '.join(flags)}")
     if (backend := cfg.distributed_training.ddp_backend) in ("fully_sharded", "slowmo"):
-        raise UserError(
-            f"--ddp-backend {backend}: the criterions need whole gradients; give pytorch_ddp, or leave it out"
-        )
+        raise UserError(f"--ddp-backend {backend}: was never tried with this plugin; give pytorch_ddp, or leave it out")
     if checkpoint.write_checkpoints_asynchronously:
         raise UserError("--write-checkpoints-asynchronously: a killed run would leave half a checkpoint; leave it out")
     model = ARCH_MODEL_REGISTRY.get(getattr(cfg.model, "_name", None))

@@ -66,6 +66,7 @@ BY_BOTH = {
     "GPU --memory-efficient-fp16": ("--fp16", "no GPU", "--cpu"),
     "--log-file no/such/log": ("--log-file no/such/log: cannot be written", "its folder"),
     "--log-file /": ("--log-file /: cannot be written",),
+    "--ddp-backend fully_sharded": ("--ddp-backend fully_sharded: ", "pytorch_ddp"),
     "--finetune-from-model gone.pt": ("--finetune-from-model gone.pt: no such file",),
     "--finetune-from-model /": ("--finetune-from-model /: no such file", ".pt"),
     "--write-checkpoints-asynchronously": ("--write-checkpoints-asynchronously: ", "leave it out"),
