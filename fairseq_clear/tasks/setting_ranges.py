@@ -118,15 +118,6 @@ def _contradictions_of_training(sections: Mapping[str, Mapping[str, Any]]) -> It
         yield "--optimizer clear_adamw: with --fp16 it needs --fp16-no-flatten-grads or --decay-vectors; add one of them"
     if not _are_betas(betas := optimizer.get("adam_betas", "(0.9, 0.98)")):
         yield f"--adam-betas {betas}: out of range; give two numbers from 0 to below 1, as in '(0.9, 0.98)'"
-    if not _is_dictionary(overrides := sections["checkpoint"].get("optimizer_overrides", "{}")):
-        yield f"--optimizer-overrides {overrides}: not a dictionary of Python; give one, as in \"{{'lr': 0.1}}\""
-    if common.get("amp_scale_window") is not None:
-        yield "--amp-scale-window: fairseq takes the value of --amp-init-scale in its place; leave it out"
-    if common.get("amp_init_scale", 128) != 128:
-        yield f"{_typed('amp_init_scale', common['amp_init_scale'])}: fairseq ignores it; give --fp16-init-scale"
-    width, heads = (model.get(f"encoder_{name}") or 1 for name in ("embed_dim", "attention_heads"))
-    if width % heads:
-        yield f"--encoder-attention-heads {heads}: does not divide --encoder-embed-dim {width}; give another number"
     if model.get("encoder_layerdrop") and criterion.get("guide_dropout"):
         yield "--guide-dropout: --encoder-layerdrop would drop layers of the guide; leave one of the two out"
     positions, longest = model.get("max_positions"), task.get("tokens_per_sample")
@@ -138,12 +129,6 @@ def _are_betas(value: Any) -> bool:
     with suppress(ValueError, SyntaxError, TypeError):
         first, second = literal_eval(value) if isinstance(value, str) else value
         return 0 <= first < 1 and 0 <= second < 1
-    return False
-
-
-def _is_dictionary(text: str) -> bool:
-    with suppress(ValueError, SyntaxError):
-        return isinstance(literal_eval(text), dict)
     return False
 
 

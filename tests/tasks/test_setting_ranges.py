@@ -35,10 +35,9 @@ BAD = [
     *("--segments 0", "--encode-chunk-size -1", "--mask-prob 0", "--mask-prob 1.5", "--random-token-prob -0.1"),
     *("--leave-unmasked-prob 2", "--log-interval 0", "--save-interval 0", "--validate-interval 0", "--dropout 1.5"),
     *("--encoder-layerdrop -0.1", "--num-workers -1", "--batch-size-valid 0", "--max-valid-steps -1", "--encoder-layers 0"),
-    *("--encoder-embed-dim 0", "--encoder-attention-heads 0", "--encoder-attention-heads 3", "--clip-norm nan"),
+    *("--encoder-embed-dim 0", "--encoder-attention-heads 0", "--clip-norm nan"),
     *(f"--optimizer adam {flag}" for flag in ("--adam-eps nan", "--weight-decay inf")),
     *(f"--optimizer adam --adam-betas {value}" for value in ("(2,3)", "abc", "0.9")),
-    *("--optimizer-overrides {", "--optimizer-overrides 1", "--amp-init-scale 64"),
     *(f"{DECAY} {value}" for value in ("--end-learning-rate nan", "--power -1", "--total-num-update 0")),
 ]  # fmt: skip
 
@@ -91,7 +90,6 @@ WITHOUT_EFFECT = [
     "--criterion clear_nt_xent --hard-negatives de,zh,de",
     *("--augment-texts positives --augment none", "--mlm-copies 2 --anchor-mlm joint --views span"),
     "--views span --anchor-mlm joint --mask-whole-words --mask-multiple-length 2",
-    "--amp --amp-scale-window 5",
     *("--optimizer clear_adamw --memory-efficient-bf16", "--optimizer clear_adamw --memory-efficient-fp16"),
 ]  # fmt: skip
 
