@@ -216,7 +216,7 @@ def _supervise(connection: socket.socket) -> None:
     os.chdir(asked["cwd"])
     os.environ.clear()
     os.environ.update(asked["env"])
-    sys.executable = FORKED.format(sys.argv[1])
+    sys.executable, tempfile.tempdir = FORKED.format(sys.argv[1]), None  # TMPDIR may be another
     _prepare(asked["command"], asked["warnings"], asked["safe"])
 
 

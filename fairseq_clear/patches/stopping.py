@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing.util import get_temp_dir
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -77,6 +78,7 @@ def listen(*, leave: Callable[[int], Any] | None = None) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, taken)
     # A terminal and Slurm also signal the data loader's processes, which would end before the update is done.
     os.register_at_fork(after_in_child=partial(_block_in_child, taken))
+    get_temp_dir()  # which they share, so that it is removed though they are killed
     atexit.register(_kill_children)
 
 

@@ -91,13 +91,19 @@ def interrupted(folder: Path, *command: str | Path) -> tuple[Any, list[Any]]:
 
 
 @pytest.mark.parametrize("recipe", RESUMED)
-def test_resumed_is_uninterrupted(recipe: str, data_bin: Path, other_bin: Path, tmp_path: Path) -> None:
+def test_resumed_is_uninterrupted(
+    recipe: str, data_bin: Path, other_bin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     # 120 sentences in batches of 8 at update frequency 2: 8 updates an epoch, so 11 is in the middle of the second, whose
     # batches are its own.
     named = [flag.replace("DATA", str(data_bin)).replace("OTHER", str(other_bin)) for flag in RESUMED[recipe]]
     flags = (*named, "--update-freq", "2", "--num-workers", "2")
     _, halfway = interrupted(tmp_path, *tool("train"), data_bin, *RUN, *flags)
     assert halfway[2]["iterations_in_epoch"] == (4 if "mix" in recipe else 6)
+    assert not list(temporary.glob("pymp*"))  # of the data loader's processes
 
 
 def test_half_precision_resumes_from_masters_not_from_rounded_weights(data_bin: Path, tmp_path: Path) -> None:
