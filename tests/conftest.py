@@ -244,6 +244,15 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory, data_bin: Path) -> Path
 
 
 @pytest.fixture(scope="session")
+def encoder(checkpoint: Path, data_bin: Path) -> Any:
+    """The encoder of ``checkpoint``."""
+    from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
+    from fairseq_clear.text.tokenizers import WhitespaceTokenizer
+
+    return SentenceEncoder.from_pretrained(checkpoint, data_bin, tokenizer=WhitespaceTokenizer(), device="cpu")
+
+
+@pytest.fixture(scope="session")
 def guide(tmp_path_factory: pytest.TempPathFactory, data_bin: Path) -> Path:
     """A folder with model.pt as import writes it: random weights, other sizes than other models have, and no <del>."""
     from tests.models.test_pretrained_encoder import FLAGS, write

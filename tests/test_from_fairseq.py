@@ -13,10 +13,11 @@ from fairseq_clear.text.tokenizers import Gpt2Tokenizer
 from fairseq_clear.text.vocabulary import build_dictionary
 from tests import zygote
 from tests.conftest import ROOT, free_port, load_file, run
+from tests.faults.commands import updates
 from tests.interop.folders import NEEDS_HF
 from tests.interop.test_archive import write_archive
 from tests.preparation.corpora import gpt2_files
-from tests.test_quickstart import shell, updates
+from tests.test_quickstart import shell
 
 pytestmark = [pytest.mark.slow, NEEDS_HF]
 
@@ -119,7 +120,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Reader:
 
 def trained(reader: Reader, *names: str) -> bool:
     folders = [reader.folder / "checkpoints" / name for name in names]
-    return all(updates(folder / "checkpoint_last.pt") == UPDATES for folder in folders)
+    return all(updates(folder) == UPDATES for folder in folders)
 
 
 def test_data(reader: Reader) -> None:

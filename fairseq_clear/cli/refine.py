@@ -21,7 +21,7 @@ class Refine(Command, RefineSettings):
 
     Part of the documents is held out. The untouched encoder, the refined one, TF-IDF and BM25 are compared by how well the
     title or first sentence of a held-out document finds the text after it, among many documents. Other queries of this kind
-    choose what is exported: a merge with half of the refined and half of the untouched weights, unless another share is better
+    choose what is exported: a merge with half of the refined and half of the untouched weights, unless the best share is better
     by more than two standard errors. If the untouched encoder scores higher by more than one standard error, it is exported.
 
     If you have queries and the passages that answer them, compare by those: --pairs. Text without documents of several

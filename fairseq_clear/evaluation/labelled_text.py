@@ -88,7 +88,7 @@ def _read_records(path: Path, text_field: str, label_field: str) -> Iterator[tup
     for number, line in read_whole_lines(path):
         if line.strip():
             text, label = record_text(line, text_field, path, number), json.loads(line).get(label_field)
-            if not isinstance(label, str | int) or label == "":
+            if not isinstance(label, str | int) or isinstance(label, bool) or label == "":
                 raise UserError(
                     f"{path}:{number}: no label (text or whole number) in {label_field!r}; name its field with --label-field"
                 )

@@ -69,13 +69,15 @@ def draw_bars(rows: Sequence[Row], columns: Sequence[str]) -> Figure:
 def curve_panels(logs: Mapping[str, Records]) -> Panels:
     """Panels of METRICS: lines of (updates, value) for each run and subset. Training has the points within epochs, if any."""
     panels: dict[str, dict[str, Points]] = {}
+    empty = dict.fromkeys(logs)
     for metric, (name, log) in product(METRICS, logs.items()):
         for part, updates in log.items():
             points = [(at, values[metric]) for at, values in sorted(updates.items()) if metric in values]
             if points and not (part == "train" and "train_inner" in log):
                 panels.setdefault(metric, {})[f"{name}, {part.removesuffix('_inner')}"] = points
-    if not panels:
-        raise UserError(f"{', '.join(logs)}: no log has any of {', '.join(METRICS)}")
+                empty.pop(name, None)
+    if empty:
+        raise UserError(f"{', '.join(empty)}: has no finite value of {', '.join(METRICS)}; leave this log out")
     return panels
 
 

@@ -75,6 +75,8 @@ def import_hf(
             cfg.model.encoder_from = None
         if pooling is None and stated is None:
             notes.append(f"the folder has no pooling; {chosen} is used unless --pooling gives another")
+        if name := next((name for name, one in model.named_parameters() if not one.isfinite().all()), None):
+            raise UserError(f"{source}: {name} is NaN or infinite; give a folder whose weights are whole")
         kept = SentenceSettings(**cfg.model.sentence_settings)
         parts = ["vectors of length 1"] if kept.normalized else []
         parts += [f"texts of at most {kept.max_length} tokens"] if kept.max_length else []

@@ -73,7 +73,7 @@ def merge_folders(start: Path, refined: Path, dest: Path, share: float, *, overw
         )
     if ours.head is not None and theirs.head is None:
         raise UserError(
-            f"{refined}: has no head for masked language modelling, which {start} has; merge folders of the same kind"
+            f"{refined}: has no whole head for masked language modelling, as {start} has; merge folders of the same kind"
         )
     both = [(ours.base, theirs.base)] if ours.head is None else [(ours.head, theirs.head)]
     if ours.pooler is not None and theirs.pooler is not None:

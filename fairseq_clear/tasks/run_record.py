@@ -175,10 +175,12 @@ def content_hash(path: Path) -> str:
 def _section(name: str, settings: Any) -> dict[str, Any]:
     """The settings of a section, without those interpolated from another section."""
     kind = getattr(settings, "_name", None)
-    registry = REGISTRIES.get(name, {}).get("dataclass_registry", {})
-    fields = getattr(registry.get(kind), "__dataclass_fields__", {})
+    registry = REGISTRIES.get(name, {"registry": {}, "dataclass_registry": {}})
+    fields = getattr(registry["dataclass_registry"].get(kind), "__dataclass_fields__", {})
     own = {}
     stored: Any = OmegaConf.to_container(settings) if OmegaConf.is_config(settings) else vars(settings)
+    if kind in registry["registry"] and isinstance(settings, argparse.Namespace):  # holds all flags of the run
+        stored = [flag.dest for flag in flags_of(registry["registry"][kind])]
     for key in stored:
         default = getattr(fields.get(key), "default", None)
         is_copy = isinstance(default, str) and default.startswith("${") and (name != "lr_scheduler" or key == "lr")

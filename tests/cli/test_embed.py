@@ -15,7 +15,6 @@ import pytest
 
 from fairseq_clear.cli.main import main
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
-from fairseq_clear.text.tokenizers import WhitespaceTokenizer
 from tests.conftest import WORDS, rejected, sentences
 
 TEXTS = ["", *sentences(25, seed=4), " ".join(WORDS[:40])]
@@ -25,11 +24,6 @@ TEXTS = ["", *sentences(25, seed=4), " ".join(WORDS[:40])]
 def source(tmp_path):
     (tmp_path / "in.txt").write_text("\n".join(TEXTS) + "\n")
     return tmp_path / "in.txt"
-
-
-@pytest.fixture(scope="module")
-def encoder(checkpoint, data_bin):
-    return SentenceEncoder.from_pretrained(checkpoint, data_bin, tokenizer=WhitespaceTokenizer())
 
 
 @pytest.fixture

@@ -89,18 +89,6 @@ def test_views_alone(criterion: str, size: str, even_bin: Path) -> None:
     assert max(len(call.args[0].parts) for call in mapped.call_args_list) > 1
 
 
-@pytest.mark.parametrize(("criterion", "encoded"), [("clear_nt_xent", 1), ("clear_self_guided", 2), ("clear_moco", 2)])
-def test_without_lengths_each_encoder_asks(criterion: str, encoded: int, even_bin: Path) -> None:
-    original = ClearRobertaModel.forward
-
-    def forward(self: ClearRobertaModel, *arguments: Any, **inputs: Any) -> Any:
-        return original(self, *arguments, **{name: value for name, value in inputs.items() if "lengths" not in name})
-
-    with mock.patch.object(ClearRobertaModel, "forward", forward):
-        found = waits(even_bin, "--criterion", criterion, "--mlm-weight", "0")
-    assert found == Counter(_local_scalar_dense=ENCODER * encoded)
-
-
 def test_the_encoder_of_fairseq_waits_before_every_block(even_bin: Path) -> None:
     with mock.patch("fairseq_clear.models.encoder_stack.EncoderStack", TransformerEncoder):
         found = waits(even_bin, "--criterion", "clear_nt_xent", "--mlm-weight", "0")

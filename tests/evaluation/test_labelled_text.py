@@ -136,6 +136,7 @@ def test_mistakes_name_file_and_line(tmp_path: Path) -> None:
         ("text\tlabel\nx\ty\tcars\n", {"name": "a.tsv"}, "a.tsv:2: 3 tab-separated columns, but line 1 names 2"),
         ("text\tlabel\nx\t\n", {"name": "a.tsv"}, "a.tsv:2: the label is empty"),
         (FINE + '{"label": "", "text": "x"}\n', {}, "a.jsonl:2: no label .* in 'label'"),
+        (FINE + '{"label": true, "text": "x"}\n', {}, "a.jsonl:2: no label .* in 'label'"),
     ):
         path = tmp_path / flags.get("name", "a.jsonl")
         path.write_text(content)

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from fairseq_clear.evaluation.retrieval_data import MiningSettings
 from tests.conftest import WORDS
 from tests.evaluation import toys
 from tests.evaluation.toys import Letters
-from tests.faults.commands import NT_XENT, train_and_read
 
 Pairs = list[tuple[str, str]]
 
@@ -206,32 +204,3 @@ def test_the_prompts_of_the_encoder_are_recorded(pairs: Path, tmp_path: Path, mo
     report = json.loads((tmp_path / "mined" / "mine.json").read_text())
     assert (report["settings"]["query_prefix"], report["settings"]["passage_prefix"]) == ("ask ", None)
     assert capsys.readouterr().err == "# prompts of queries and of passages: 'ask ', None\n"
-
-
-@pytest.mark.slow
-def test_from_pairs_to_training(pairs: Path, tmp_path: Path, checkpoint: Path, data_bin: Path) -> None:
-    """A checkpoint mines, and the commands of the documentation train on the result."""
-    flags = ("--data-bin", data_bin, "--tokenizer", "whitespace", "--negatives", "2")
-    assert mine("--pairs", pairs, "--encoder", checkpoint, *flags, "--dest", tmp_path / "mined") == 0
-    names = ("positive", "negative1", "negative2")
-    files = [f"{name}={tmp_path / 'mined' / name}.txt" for name in names]
-    prepare = ("prepare", tmp_path / "mined" / "query.txt", "--paraphrase", *files, "--document-start", ".")
-    small = ("--dest", tmp_path / "mined-bin", "--vocab-size", "300", "--valid-share", "0.1")
-    assert main([str(word) for word in (*prepare, *small)]) == 0
-    code, log = train_and_read(
-        *(tmp_path / "mined-bin", tmp_path / "run", "--views", "paraphrase:original,positive"),
-        *("--hard-negatives", "negative1,negative2", "--mlm-weight", "0", "--tokens-per-sample", "24"),
-        *("--batch-size", "6", "--max-update", "3", "--log-format", "json", "--log-interval", "1"),
-        recipe=NT_XENT,
-    )
-    assert code == 0, log[-3000:]
-    # 12 queries: each sees 10 views and 12 hard negatives, less those that are texts of the batch
-    counts = [float(n) for n in re.findall(r'"negatives_per_query": "?([\d.]+)', log)]
-    assert len(counts) >= 3 and all(14 < count <= 22 for count in counts[:3])
-
-
-def test_a_query_with_many_positives_gets_its_nearest_other_text() -> None:
-    pairs = [*(("aab", f"aab{n}") for n in range(5)), ("ccd", "ccd1")]
-    mined = mine_negatives(Letters(), pairs, ["aabb"], MiningSettings(last_rank=1))
-    assert mined.kept.tolist() == [0, 1, 2, 3, 4, 5]
-    assert [mined.texts[n] for n in mined.negatives[:5, 0]] == ["aabb"] * 5

@@ -10,11 +10,9 @@ from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.encoders import CachedEncoder
 from fairseq_clear.evaluation.plots import curve_panels, draw_bars, draw_lines, draw_map, map_pairs, score_layers
 from fairseq_clear.evaluation.reports import Row
-from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.evaluation.sts import cosine, spearman
 from fairseq_clear.evaluation.sts_data import Pairs
 from fairseq_clear.evaluation.training_log import read_log
-from fairseq_clear.text.tokenizers import WhitespaceTokenizer
 from tests.conftest import WORDS, rejected, sentences
 from tests.evaluation.test_training_log import LINES, record, write
 from tests.evaluation.toys import Words
@@ -48,8 +46,8 @@ def test_what_two_runs_logged_is_in_the_same_panels(tmp_path):
     assert shown == {"_$x^{$, train", "_$x^{$, valid", "MLM alone, train"}
     figure.savefig(tmp_path / "drawn.svg")  # the name of a run may be no formula
     assert len({line.get_color() for axis in figure.axes for line in axis.lines}) == 3
-    with pytest.raises(UserError, match="run: no log has any of loss, mlm_loss"):
-        curve_panels({"run": {"valid": {10.0: {"bleu": 1.0}}}})
+    with pytest.raises(UserError, match="run: has no finite value of loss, mlm_loss"):
+        curve_panels({"fine": {"valid": {10.0: {"loss": 1.0}}}, "run": {"valid": {10.0: {"bleu": 1.0}}}})
 
 
 TEXTS = [text for text in sentences(80, seed=6) if text]
@@ -57,11 +55,6 @@ RNG = np.random.default_rng(2)
 HALF = len(TEXTS) // 2
 SCORES = RNG.permutation(np.repeat([0.0, 1.0, 2.5, 4.0, 5.0], HALF // 5 + 1)[:HALF])
 DATA = Pairs(tuple(TEXTS[:HALF]), tuple(TEXTS[HALF : 2 * HALF]), SCORES)
-
-
-@pytest.fixture(scope="module")
-def encoder(checkpoint, data_bin):
-    return SentenceEncoder.from_pretrained(checkpoint, data_bin, tokenizer=WhitespaceTokenizer(), device="cpu")
 
 
 @pytest.mark.parametrize("prompt", [None, {"include_prompt": True}, {"include_prompt": False}])

@@ -35,11 +35,6 @@ def stock(data_bin, tmp_path_factory):
     return folder / "checkpoint_last.pt"
 
 
-@pytest.fixture(scope="module")
-def encoder(checkpoint, data_bin):
-    return SentenceEncoder.from_pretrained(checkpoint, data_bin, tokenizer=TOKENIZER, device="cpu")
-
-
 def by_fairseq(path, texts, embed):
     """The oracle: the model as fairseq itself loads it, one text at a time."""
     register()

@@ -212,6 +212,17 @@ def stock_files() -> None:
     PathManager.copy = staticmethod(copy)
 
 
+def saved(folder: Path) -> dict[str, Any]:
+    """The last checkpoint of a run."""
+    state: dict[str, Any] = torch.load(folder / "checkpoint_last.pt", weights_only=False)
+    return state
+
+
+def updates(folder: Path) -> int:
+    """The number of updates of a run."""
+    return int(saved(folder)["optimizer_history"][-1]["num_updates"])
+
+
 def state_of(checkpoint: Path) -> dict[str, Any]:
     """What a resumed run must share with one that was not stopped: all of it but times and the meters that hold them."""
     state = torch.load(checkpoint, map_location="cpu", weights_only=True)

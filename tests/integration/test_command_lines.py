@@ -13,7 +13,7 @@ import torch
 
 from tests import zygote
 from tests.conftest import ROOT, binarize, run, run_workers, tool
-from tests.faults.commands import fairseq_train, same
+from tests.faults.commands import fairseq_train, same, saved
 from tests.faults.commands import run as in_a_fork
 from tests.faults.test_mistakes import CONFIG
 
@@ -37,14 +37,10 @@ def numbers(result: Any, kind: str = "train_inner") -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def checkpoint(folder: Path) -> dict[str, Any]:
-    return torch.load(folder / "checkpoint_last.pt", weights_only=False)
-
-
 def state(folder: Path) -> list[Any]:
-    saved = checkpoint(folder)
-    extra = saved["extra_state"]
-    return [saved["model"], saved["last_optimizer_state"], extra["train_iterator"], extra.get("ema")]
+    found = saved(folder)
+    extra = found["extra_state"]
+    return [found["model"], found["last_optimizer_state"], extra["train_iterator"], extra.get("ema")]
 
 
 PRECISIONS: dict[str, tuple[str, ...]] = {
@@ -109,11 +105,11 @@ def test_resumed_is_uninterrupted(
 def test_half_precision_resumes_from_masters_not_from_rounded_weights(data_bin: Path, tmp_path: Path) -> None:
     train(data_bin, tmp_path / "run", "--bf16", "--max-update", "3")
     path = tmp_path / "run" / "checkpoint_last.pt"
-    saved = checkpoint(tmp_path / "run")
-    masters = saved["last_optimizer_state"].pop("clear_fp32_masters")
+    state = saved(tmp_path / "run")
+    masters = state["last_optimizer_state"].pop("clear_fp32_masters")
     assert all(master.dtype == torch.float32 for master in masters)
     assert any(not torch.equal(master, master.bfloat16().float()) for master in masters)
-    torch.save(saved, path)
+    torch.save(state, path)
     rounded = train(data_bin, tmp_path / "run", "--bf16", "--max-update", "4")
     assert "holds no float32 master weights" in rounded.stdout + rounded.stderr
 
@@ -151,7 +147,7 @@ def test_two_workers_under_torchrun(backend: str, data_bin: Path, scripts: Path,
     train_lines = numbers(result, "train_inner")
     assert [int(line["num_updates"]) for line in train_lines] == [1, 2, 3, 4], "one run, not two"
     assert max(float(line["negatives_per_query"]) for line in train_lines) == 30
-    assert checkpoint(tmp_path / "run")["extra_state"]["train_iterator"]["epoch"] == 3
+    assert saved(tmp_path / "run")["extra_state"]["train_iterator"]["epoch"] == 3
     assert "workers    2 on CPUs" in result.stdout
 
 
@@ -162,7 +158,7 @@ def test_two_workers_train_the_run_of_one(data_bin: Path, tmp_path: Path) -> Non
     for name, workers, batch in (("one", 1, 16), ("two", 2, 8), ("half", 1, 8)):
         told = ("--batch-size", str(batch), "--max-update", "16", "--save-dir", tmp_path / name)
         run_workers(workers, *command, *told)
-        weights.append(torch.cat([weight.flatten() for weight in checkpoint(tmp_path / name)["model"].values()]))
+        weights.append(torch.cat([weight.flatten() for weight in saved(tmp_path / name)["model"].values()]))
     two, half = ((weights[0] - other).norm() / weights[0].norm() for other in weights[1:])
     assert two < 1e-4 < 1e-2 < half, (two, half)
 

@@ -76,6 +76,19 @@ def test_the_check_detects_a_difference(tmp_path: Path, spoil: str) -> None:
         parity.check()
 
 
+@pytest.mark.parametrize("arch", ["clear_roberta", "clear_hf"])
+def test_a_head_that_computes_nan_is_rejected(arch: str, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    source = make_folder(tmp_path / "hf", "roberta")
+    weights = load_file(source / "model.safetensors")
+    weights["lm_head.layer_norm.bias"][0] = float("nan")
+    save_file(weights, source / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UserError, match=r"hf: \S*layer_norm\.bias is NaN or infinite"):
+        import_hf(source, tmp_path / "ours", arch=arch)
+    assert not (tmp_path / "ours").exists()
+
+
 def test_the_names_of_the_first_release_of_bert(tmp_path: Path) -> None:
     """As in bert-base-uncased: gamma and beta of a LayerNorm, and a head that is left out."""
     from safetensors.torch import load_file, save_file

@@ -19,7 +19,7 @@ from fairseq_clear.launch.peer_watchdog import EXIT_LOST, PeerWatchdog
 from fairseq_clear.patches.stopping import EXIT_INTERRUPTED, EXIT_PREEMPTED
 from tests import zygote
 from tests.conftest import ROOT, Ranks, free_port, run
-from tests.faults.commands import NT_XENT, TRAINING, same
+from tests.faults.commands import NT_XENT, TRAINING, same, saved
 from tests.training import configuration
 
 pytestmark = pytest.mark.slow
@@ -102,10 +102,6 @@ def finish(processes: list[zygote.Forked]) -> list[int]:
 
 def log(folder: Path, rank: int = 0) -> str:
     return (folder / f"log{rank}").read_text()
-
-
-def saved(folder: Path) -> dict[str, Any]:
-    return torch.load(folder / "checkpoint_last.pt", weights_only=False)
 
 
 @pytest.fixture(scope="module")

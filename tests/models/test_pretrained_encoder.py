@@ -16,7 +16,7 @@ from fairseq_clear.interop.stock import build_model, settings_of, write_checkpoi
 from fairseq_clear.models.pretrained_encoder import encoder_settings
 from fairseq_clear.text.tokenizers import WhitespaceTokenizer
 from tests.conftest import ROOT
-from tests.faults.commands import NT_XENT, fairseq_hydra_train, run, same, train_and_read
+from tests.faults.commands import NT_XENT, fairseq_hydra_train, run, same, saved, train_and_read
 from tests.faults.test_mistakes import CONFIG
 
 # Flag -> its value in the imported folder, a contradicting one, and its value in a run of tests.faults.commands, which
@@ -146,11 +146,6 @@ def train(data: Path, folder: Path, *flags: str, code: int = 0) -> str:
     return text
 
 
-def state_of(folder: Path) -> dict[str, Any]:
-    state: dict[str, Any] = torch.load(folder / "checkpoint_last.pt", weights_only=True)
-    return state
-
-
 @pytest.mark.slow
 def test_runs_are_equal_to_the_bit_and_resume(data_bin: Path, tmp_path: Path) -> None:
     start = write(tmp_path / "start", data_bin, sentence_settings=SENTENCE_SETTINGS, **START)
@@ -164,9 +159,9 @@ def test_runs_are_equal_to_the_bit_and_resume(data_bin: Path, tmp_path: Path) ->
     work = ("optimization.max_update=2", f"++model.encoder_from={start}", left_open)
     log = tmp_path / "log"
     assert run(lambda: fairseq_hydra_train(config, *work), log) == 0, log.read_text()[-3000:]
-    hand = state_of(tmp_path / "hand")
+    hand = saved(tmp_path / "hand")
     for name in ("one", "hydra"):
-        state = state_of(tmp_path / name)
+        state = saved(tmp_path / name)
         assert same(state["model"], hand["model"]), name
         assert state["task_state"]["run"] == hand["task_state"]["run"]
         model = state["cfg"]["model"]
@@ -175,7 +170,7 @@ def test_runs_are_equal_to_the_bit_and_resume(data_bin: Path, tmp_path: Path) ->
         last, tokenizer = tmp_path / name / "checkpoint_last.pt", WhitespaceTokenizer()
         encoder = SentenceEncoder.from_pretrained(last, data_bin, tokenizer=tokenizer, device="cpu")
         assert encoder.normalized and encoder.max_length == 30
-    changed = state_of(tmp_path / "one")["model"]["encoder.sentence_encoder.layers.2.fc1.weight"]
+    changed = saved(tmp_path / "one")["model"]["encoder.sentence_encoder.layers.2.fc1.weight"]
     first = torch.load(path, weights_only=True)["model"]["encoder.sentence_encoder.layers.2.fc1.weight"]
     assert 0 < (changed - first).abs().max() < 0.1, "starts from the weights, and trains"
 

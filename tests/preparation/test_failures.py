@@ -3,6 +3,7 @@
 import errno
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -157,6 +158,19 @@ def test_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:
     with output_folder(tmp_path / "d", overwrite=True, markers=("dict.txt",)):
         pass
     assert os.listdir(tmp_path) == ["d"]
+
+
+def test_a_folder_that_cannot_be_copied_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(source: str, target: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", source, None, target)
+
+    (tmp_path / "source").mkdir()
+    for name in ("one", "two"):
+        (tmp_path / "source" / name).touch()
+    said = r"^\S+\.d\.partial/(one|two): No space left on device; nothing was written; fix this and rerun$"
+    with pytest.raises(UserError, match=said), output_folder(tmp_path / "d", overwrite=False) as folder:
+        shutil.copytree(tmp_path / "source", folder, dirs_exist_ok=True, copy_function=refuse)
+    assert os.listdir(tmp_path) == ["source"]
 
 
 def test_without_locks_a_folder_that_exists_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
