@@ -88,10 +88,14 @@ def interrupted(folder: Path, *command: str | Path) -> tuple[Any, list[Any]]:
 
 @pytest.mark.parametrize("recipe", RESUMED)
 def test_resumed_is_uninterrupted(
-    recipe: str, data_bin: Path, other_bin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: str,
+    data_bin: Path,
+    other_bin: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
+    # short names: Linux has a limit for the paths of sockets, beyond which the data loader hangs
+    tmp_path, temporary = tmp_path_factory.mktemp("run"), tmp_path_factory.mktemp("t")
     monkeypatch.setenv("TMPDIR", str(temporary))
     # 120 sentences in batches of 8 at update frequency 2: 8 updates an epoch, so 11 is in the middle of the second, whose
     # batches are its own.
