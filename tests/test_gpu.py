@@ -17,8 +17,9 @@ from fairseq_clear.text.tokenizers import WhitespaceTokenizer
 from tests.conftest import run, sentences, tool
 from tests.criterions.test_gpu_waits import COMMON
 from tests.distributed.test_parity import LOGGED, OF_DOCUMENTS, RECIPES, SHARES_OF_DOCUMENTS, cases, moved
+from tests.faults.commands import saved
 from tests.integration.test_command_lines import RECIPES as OWN
-from tests.integration.test_command_lines import RUN, TORCHRUN, checkpoint, interrupted, numbers
+from tests.integration.test_command_lines import RUN, TORCHRUN, interrupted, numbers
 from tests.preparation.back_translation.toys import train_toys
 from tests.training import Case, build, distance, update
 
@@ -98,7 +99,7 @@ def test_one_worker_under_torchrun_with_nccl(data_bin: Path, tmp_path: Path) -> 
     assert "1 on GPU, fp16" in done.stdout
     losses = [float(line["loss"]) for line in numbers(done)]
     assert losses[-1] < losses[0]
-    assert checkpoint(tmp_path / "run")["extra_state"]["train_iterator"]["epoch"] == 4
+    assert saved(tmp_path / "run")["extra_state"]["train_iterator"]["epoch"] == 4
 
 
 @contextmanager
