@@ -126,20 +126,17 @@ def read_pairs(path: Path) -> list[Pair]:
     Raises:
         UserError: a missing or empty file, or a malformed line, with file and line.
     """
-    return [(query, passage) for query, passage, *_ in _read_rows(path, most=2)]
+    return [(query, passage) for query, passage, *_ in read_training_pairs(path, most=2)]
 
 
-def read_training_pairs(path: Path) -> list[tuple[str, ...]]:
+def read_training_pairs(path: Path, most: int | None = None) -> list[tuple[str, ...]]:
     """Read pairs as ``read_pairs`` does, each followed by its hard negatives: further columns, or the list ``negatives``.
+
+    ``most`` is the largest number of texts of a pair.
 
     Raises:
         UserError: as ``read_pairs``.
     """
-    return _read_rows(path, most=None)
-
-
-def _read_rows(path: Path, *, most: int | None) -> list[tuple[str, ...]]:
-    """The stripped texts of each row, at most ``most`` of them: query, passage, hard negatives."""
     is_jsonl, hint, rows = CorpusFile(path).is_jsonl, "a record has a query and a passage", []
     for number, line in read_whole_lines(path):
         if not line.strip():
