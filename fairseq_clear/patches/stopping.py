@@ -12,9 +12,11 @@ import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.util import get_temp_dir
@@ -36,6 +38,7 @@ EXIT_PREEMPTED = 75  # EX_TEMPFAIL of sysexits.h: temporary failure, rerun
 EXIT_INTERRUPTED = 128 + signal.SIGINT
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 LAST = "checkpoint_last.pt"
+LONGEST_FOLDER = 76  # bytes; multiprocessing adds 32 to a path, which has at most 107
 RESETS = ("reset_optimizer", "reset_lr_scheduler", "reset_meters", "reset_dataloader")
 # torchrun forwards Ctrl-C to its workers, which may also receive it from the terminal: within this time, both count as one.
 SECONDS_FORWARDED = 5.0
@@ -78,8 +81,20 @@ def listen(*, leave: Callable[[int], Any] | None = None) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, taken)
     # A terminal and Slurm also signal the data loader's processes, which would end before the update is done.
     os.register_at_fork(after_in_child=partial(_block_in_child, taken))
-    get_temp_dir()  # which they share, so that it is removed though they are killed
+    _share_temporary_folder()
     atexit.register(_kill_children)
+
+
+def _share_temporary_folder() -> None:
+    """Make the folder of sockets that the data loader's processes share: it is removed at exit, though they are killed.
+
+    It is in /tmp if TMPDIR is too long for the path of a socket, after which error the data loader would wait for ever.
+    """
+    with suppress(OSError):  # no folder can be written: runs without --num-workers need none
+        folder = tempfile.gettempdir()
+        tempfile.tempdir = folder if len(os.fsencode(folder)) < LONGEST_FOLDER else "/tmp"
+        get_temp_dir()
+        tempfile.tempdir = folder
 
 
 def _block_in_child(signals: list[signal.Signals]) -> None:

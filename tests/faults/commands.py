@@ -10,6 +10,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from multiprocessing.util import _run_finalizers
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -97,6 +98,7 @@ def fork(work: Callable[[], int], log: Path, *, arm: Callable[[], None] | None =
         sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
     finally:
         sys.stdout.flush()
+        _run_finalizers()  # which remove temporary folders
         os._exit(code)
 
 
