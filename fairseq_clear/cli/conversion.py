@@ -23,7 +23,7 @@ class Export(Command):
       fairseq                stock roberta (model.pt, dict.txt), which needs no plugin
 
     The library of the format loads the result, which is compared with the checkpoint: hidden states of every layer,
-    embeddings, tokens. If they differ by more than 1e-4, nothing is written. README.md is a model card.
+    embeddings and, but for fairseq, tokens. If they differ by more than 1e-4, nothing is written. README.md is a model card.
     """
 
     EXAMPLES: ClassVar[str] = """
@@ -91,8 +91,8 @@ class Import(Command):
 
     Weights, LayerNorm's epsilon, activation and positions are kept exactly; of a sentence-transformers folder also pooling,
     normalization and the length of texts, which encoding applies, and prompts and similarity function, for its export. The
-    result is compared with what transformers computes (hidden states of every layer, embeddings, tokens); if they differ by
-    more than 1e-4, nothing is written.
+    result is compared with what transformers, or for an archive stock fairseq, computes (hidden states of every layer,
+    embeddings, tokens); if they differ by more than 1e-4, nothing is written.
     """
 
     EXAMPLES: ClassVar[str] = """
@@ -145,8 +145,8 @@ class Merge(Command):
 
     START and REFINED are local Hugging Face or sentence-transformers folders. DEST gets the weights
     (1 - alpha) * START + alpha * REFINED of the encoder, its MLM head and its pooler in float32 as model.safetensors, and every
-    other file of START except the card, report and checkpoint of export and refine. A merged encoder keeps part of what
-    refining gained, and loses less on other text (Wortsman et al. 2022).
+    other file of START except weights in other formats and the card, report and checkpoint of export and refine. A merged
+    encoder keeps part of what refining gained, and loses less on other text (Wortsman et al. 2022).
     """
 
     EXAMPLES: ClassVar[str] = """

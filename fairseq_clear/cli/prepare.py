@@ -23,7 +23,8 @@ SHORT_DOCUMENTS = (
 class Prepare(Command, PrepareSettings):
     """Convert raw text to a folder that fairseq-train reads, with stock masked_lm as with clear_lm.
 
-    It holds the tokenizer, dict.txt, train and valid binarized by fairseq, and clear.json with settings, counts and hashes.
+    It holds the tokenizer, dict.txt, train and valid in fairseq's binary format, and clear.json with settings, counts and
+    hashes.
 
     The input is UTF-8 text with one sentence per line and a blank line between documents; the end of a file also ends a
     document. In .jsonl, every record is a document, and its line breaks are sentence ends. All files may be compressed as .gz

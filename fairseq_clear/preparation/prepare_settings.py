@@ -3,17 +3,20 @@
 import argparse
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.settings import check_settings, setting
+from fairseq_clear.text.data_folders import CLEAR_JSON, DICTIONARY, recorded_tokenizer
 
 SPLIT_MODES = ("lines", "paragraphs")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # a name that --views accepts
 SPLITS = "train, valid, shards"  # title of a group of flags
 ORIGINAL = "original"  # the name of the text itself in --views
+# Tokenizer kind in clear.json -> the settings that take its files.
+FILES = {"sentencepiece": ("spm_model",), "gpt2": ("gpt2_encoder_json", "gpt2_vocab_bpe")}
 
 
 def available_cores() -> int:
@@ -89,8 +92,8 @@ class TokenizerSettings:
     )
     gpt2_vocab_bpe: Path | None = setting("GPT-2's vocab.bpe, with --gpt2-encoder-json", None)
     tokenizer_dir: Path | None = setting(
-        "reuse the tokenizer of this folder, with the `tokenizers` library (extra `hf`): output of fairseq-clear import, whose "
-        "dict.txt is reused too, or a Hugging Face folder",
+        "reuse the tokenizer of this folder: a data folder or output of fairseq-clear import, whose dict.txt is reused too, or "
+        "a Hugging Face folder; a tokenizer of Hugging Face needs the extra `hf`",
         None,
         metavar="DIR",
         exclusive="tokenizer",
@@ -105,8 +108,28 @@ class TokenizerSettings:
     @property
     def given_dictionary(self) -> Path | None:
         """The ``dict.txt`` to copy: the one named, or the one next to an imported tokenizer."""
-        imported = None if self.tokenizer_dir is None else self.tokenizer_dir / "dict.txt"
+        imported = None if self.tokenizer_dir is None else self.tokenizer_dir / DICTIONARY
         return self.dictionary or (imported if imported is not None and imported.is_file() else None)
+
+    def with_recorded_files(self) -> Self:
+        """The same settings, with the files that ``clear.json`` in ``tokenizer_dir`` names in place of that folder.
+
+        Raises:
+            UserError: the folder records no tokenizer of raw text.
+        """
+        folder = self.tokenizer_dir
+        if folder is None or not (folder / CLEAR_JSON).is_file():
+            return self
+        kind, files = recorded_tokenizer(folder)
+        if kind == "hf":
+            return self
+        names = FILES.get(str(kind), ())
+        if not names or len(names) != len(files):
+            raise UserError(
+                f"--tokenizer-dir {folder}: its {CLEAR_JSON} names no tokenizer of raw text; give its files"
+            )
+        paths: dict[str, Any] = {name: folder / file for name, file in zip(names, files, strict=True)}
+        return replace(self, tokenizer_dir=None, dictionary=self.given_dictionary, **paths)
 
     def check(self) -> None:
         """Raise UserError for values that contradict each other."""

@@ -67,6 +67,7 @@ def prepare(settings: PrepareSettings) -> PrepareReport:
     """
     began = time.monotonic()
     settings.check()
+    settings = settings.with_recorded_files()
     source, valid = find_sources(settings)
     check_destination(settings.dest, settings.overwrite, DATA_FOLDER, for_fairseq=True)
     check_outside(settings.dest, [*source.paths, *(valid.paths if valid else [])])

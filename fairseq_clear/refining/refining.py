@@ -54,8 +54,7 @@ from fairseq_clear.refining.refine_report import (
 )
 from fairseq_clear.refining.refine_settings import AUTO, CLOZE, PAIRS, RECIPES, SIMCSE, TITLES, TRIALS, RefineSettings
 from fairseq_clear.refining.refine_steps import SETTINGS, Steps, Training, check_same
-from fairseq_clear.settings import flag_name
-from fairseq_clear.text.data_folders import CLEAR_JSON, DICTIONARY, recorded_tokenizer, tokenizer_flags
+from fairseq_clear.text.data_folders import CLEAR_JSON, DICTIONARY, has_tokenizer, recorded_tokenizer
 from fairseq_clear.text.sentence_folders import DOCUMENT, QUERY, find_prompt
 
 TRIAL_SHARE, SHORTEST_TRIAL = 0.2, 10  # updates of a trial
@@ -257,8 +256,7 @@ def _prepare(steps: Steps, encoder: Path, checkpoint: Path, counts: HeldOut) -> 
     """Make the data folder with the tokenizer of the encoder; return it."""
     settings, work, data = steps.settings, steps.work, steps.work / "data-bin"
     folder = settings.data_bin or (encoder if encoder.is_dir() else encoder.parent)
-    flags = tokenizer_flags(folder)
-    if not flags:
+    if not has_tokenizer(folder):
         raise UserError(
             f"{folder}: has no tokenizer of raw text; give --data-bin, a folder with the dict.txt and tokenizer of the encoder"
         )
@@ -275,9 +273,8 @@ def _prepare(steps: Steps, encoder: Path, checkpoint: Path, counts: HeldOut) -> 
             negatives = counts.negatives if settings.negatives is None else settings.negatives
             write_rows(work, work / "rows", load, negatives, settings.margin, steps.device)
         text, options = read_rows(work / "rows")
-    names = {flag_name(item): item.name for item in fields(PrepareSettings)}
-    options |= {names[flag]: Path(value) for flag, value in zip(flags[::2], flags[1::2], strict=True)}
-    steps.prepare("prepare the text", PrepareSettings(inputs=(text,), dest=data, seed=settings.seed, **options))
+    made = PrepareSettings(inputs=(text,), dest=data, seed=settings.seed, tokenizer_dir=folder, **options)
+    steps.prepare("prepare the text", made)
     return data
 
 

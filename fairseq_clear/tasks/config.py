@@ -101,6 +101,7 @@ class ClearLMConfig(MaskedLMConfig):
     )
     allow_change: str = setting(
         "settings, joined by commas, that may differ from the checkpoint that the run resumes from, such "
-        "as lr,batch-size; --max-update, saving, logging and the number of workers may always differ",
+        "as lr,batch-size; saving, logging and the number of workers may always differ, and so may --max-update unless the "
+        "schedule depends on it",
         "",
     )

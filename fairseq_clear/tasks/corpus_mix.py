@@ -16,9 +16,9 @@ from fairseq_clear.text.data_folders import (
     DICTIONARY,
     check_vocabulary,
     data_folders,
+    has_tokenizer,
     read_dictionary,
     recorded_tokenizer,
-    tokenizer_flags,
 )
 
 _WEIGHT = re.compile(r"\d+(\.\d*)?|\.\d+")
@@ -76,10 +76,10 @@ def check_folders(first: Path, others: Sequence[Path], flag: str = "") -> None:
             raise UserError(f"{flag}{folder}: no such folder; correct the path of the data")
         check_vocabulary(folder)
         if (flag or (folder / DICTIONARY).is_file()) and (differing := differing_file(first, folder)):
-            flags = tokenizer_flags(first)
-            words = ["fairseq-clear prepare", *flags] if flags else ["fairseq-preprocess --srcdict", first / DICTIONARY]
-            again = f"prepare its text again with {' '.join(map(str, words))}"
-            raise UserError(f"{flag}{folder}: its {differing} differs from the one in {first}; {again}")
+            known = f"fairseq-preprocess --srcdict {first / DICTIONARY}"
+            command = f"fairseq-clear prepare --tokenizer-dir {first}" if has_tokenizer(first) else known
+            what = f"its {differing} differs from the one in {first}"
+            raise UserError(f"{flag}{folder}: {what}; prepare its text again with {command}")
 
 
 def shards_of(corpus: Corpus) -> list[Path]:

@@ -85,16 +85,9 @@ def recorded_tokenizer(folder: Path) -> tuple[Any, list[str]]:
     return described.get("kind"), list(map(str, files)) if isinstance(files, list) else []
 
 
-def tokenizer_flags(folder: Path) -> list[str]:
-    """Flags with which ``fairseq-clear prepare`` uses the tokenizer of a data folder; none if raw text cannot be tokenized."""
-    kind, files = recorded_tokenizer(folder) if (folder / CLEAR_JSON).is_file() else (None, [])
-    flags = {"sentencepiece": ["--spm-model"], "gpt2": ["--gpt2-encoder-json", "--gpt2-vocab-bpe"]}.get(str(kind), [])
-    if kind == "hf":
-        return ["--tokenizer-dir", str(folder)]
-    if not flags or len(files) != len(flags):
-        return []
-    paths = [word for flag, name in zip(flags, files, strict=True) for word in (flag, str(folder / name))]
-    return [*paths, "--dict", str(folder / DICTIONARY)]
+def has_tokenizer(folder: Path) -> bool:
+    """Whether ``prepare --tokenizer-dir`` can use the tokenizer that a data folder records."""
+    return (folder / CLEAR_JSON).is_file() and recorded_tokenizer(folder)[0] not in (None, "none")
 
 
 def read_clear_json(folder: Path) -> dict[str, Any]:

@@ -215,6 +215,31 @@ def test_gpt2_files_and_a_given_dictionary(corpus: Path, tmp_path: Path) -> None
     assert clear_json(tmp_path / "fit")["tokenizer"] == {"kind": "gpt2", "files": ["encoder.json", "vocab.bpe"]}
 
 
+@pytest.mark.parametrize("kind", ["sentencepiece", "gpt2"])
+def test_the_tokenizer_of_a_data_folder(kind: str, corpus: Path, model: Path, tmp_path: Path) -> None:
+    encoder, merges = gpt2_files(tmp_path)
+    files = (
+        {"spm_model": model} if kind == "sentencepiece" else {"gpt2_encoder_json": encoder, "gpt2_vocab_bpe": merges}
+    )
+    make(tmp_path / "first", corpus, **files)
+    known = tmp_path / "first" / "dict.txt"
+    lines = known.read_text().splitlines(keepends=True)
+    known.write_text("".join(reversed(lines)))  # not what the tokenizer alone gives
+    make(tmp_path / "files", corpus, seed=2, dictionary=known, **files)
+    make(tmp_path / "again", corpus, seed=2, tokenizer_dir=tmp_path / "first")
+    assert data_of(tmp_path / "again") == data_of(tmp_path / "files")
+    assert clear_json(tmp_path / "again")["tokenizer"] == clear_json(tmp_path / "first")["tokenizer"]
+
+
+@pytest.mark.parametrize("tokenizer", [{"kind": "none"}, {"kind": "gpt2", "files": ["encoder.json"]}, None])
+def test_a_folder_without_tokenizer(tokenizer: object, corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "clear.json").write_text(json.dumps({"format": 1, "tokenizer": tokenizer}))
+    with pytest.raises(UserError, match="^--tokenizer-dir .*other: its clear.json names no tokenizer"):
+        make(tmp_path / "d", corpus, tokenizer_dir=tmp_path / "other")
+    assert not (tmp_path / "d").exists()
+
+
 def test_overwrite_replaces_a_data_folder(corpus: Path, model: Path, tmp_path: Path) -> None:
     make(tmp_path / "d", corpus, spm_model=model)
     before = contents(tmp_path / "d")

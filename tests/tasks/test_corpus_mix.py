@@ -56,10 +56,7 @@ def checked(*folders: Path) -> None:
 
 
 CURES = {
-    "sentencepiece": "fairseq-clear prepare --spm-model {own}/sentencepiece.bpe.model --dict {own}/dict.txt",
-    "gpt2": "fairseq-clear prepare --gpt2-encoder-json {own}/encoder.json --gpt2-vocab-bpe {own}/vocab.bpe "
-    "--dict {own}/dict.txt",
-    "hf": "fairseq-clear prepare --tokenizer-dir {own}",
+    **dict.fromkeys(("sentencepiece", "gpt2", "hf"), "fairseq-clear prepare --tokenizer-dir {own}"),
     None: "fairseq-preprocess --srcdict {own}/dict.txt",
 }
 
