@@ -60,6 +60,9 @@ class Preemption:
         finally:
             dist.init_process_group = stock
         if dist.get_world_size() > 1:
+            # a new group has torch's timeout, not that of the default group
+            group = dist.new_group(timeout=timedelta(seconds=_timeout()))
+            distributed_utils.get_global_group._global_group = group
             method = urlsplit(cfg.distributed_training.distributed_init_method)
             host = os.environ["MASTER_ADDR"] if method.scheme == "env" else method.hostname or "localhost"
             self.watchdog = PeerWatchdog(host, stopping.main_device())

@@ -7,6 +7,7 @@ a new run.
 
 import logging
 import math
+import re
 import shlex
 from contextlib import suppress
 from pathlib import Path
@@ -42,9 +43,11 @@ def train_step(self: Trainer, samples: Any, raise_oom: bool = False) -> Any:
     try:
         output = stock(self, samples, raise_oom=raise_oom or self.data_parallel_world_size > 1)
     except FloatingPointError as error:
-        if "inconsistent" in str(error):  # between workers: no other setting helps
+        # on several GPUs, fairseq also says so of norms that are not finite
+        is_finite = re.search(r"= *(nan|inf)\b", str(error)) is None
+        if "inconsistent" in str(error) and is_finite:  # between workers: no other setting helps
             raise
-        reason = str(error).partition("\n")[0].rstrip(".")
+        reason = str(error).partition("\n")[0].rstrip(".") if is_finite else "gradients are Nan/Inf"
         raise UserError(
             f"update {update}: {reason}; this update is not saved, earlier checkpoints are unchanged: give a lower "
             "--lr, a longer --warmup-updates or --clip-norm"

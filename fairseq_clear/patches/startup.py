@@ -199,7 +199,9 @@ def join_torchrun(cfg: Any) -> None:
     with open_dict(cfg):
         workers.distributed_init_method = "env://"
         workers.distributed_world_size, workers.distributed_rank = int(size), int(os.environ["RANK"])
-        workers.distributed_no_spawn, workers.device_id = True, int(os.environ.get("LOCAL_RANK", 0))
+        # a launcher may show each worker one GPU alone
+        workers.device_id = int(os.environ.get("LOCAL_RANK", 0)) % max(1, torch.cuda.device_count())
+        workers.distributed_no_spawn = True
         if cfg.common.cpu or not torch.cuda.is_available():
             workers.distributed_backend, workers.device_id = "gloo", 0
 

@@ -40,7 +40,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 LAST = "checkpoint_last.pt"
 LONGEST_FOLDER = 76  # bytes; multiprocessing adds 32 to a path, which has at most 107
 RESETS = ("reset_optimizer", "reset_lr_scheduler", "reset_meters", "reset_dataloader")
-# torchrun forwards Ctrl-C to its workers, which may also receive it from the terminal: within this time, both count as one.
+# torchrun, or fairseq's own parent process, forwards Ctrl-C to the workers, which may also receive it from the terminal: within
+# this time, both count as one.
 SECONDS_FORWARDED = 5.0
 
 
@@ -113,7 +114,8 @@ def _kill_children() -> None:
 
 def _handle_signal(number: int, frame: FrameType | None) -> None:
     now = time.monotonic()
-    is_forwarded = "TORCHELASTIC_RUN_ID" in os.environ and now - _state.since < SECONDS_FORWARDED
+    is_child = "TORCHELASTIC_RUN_ID" in os.environ or multiprocessing.parent_process() is not None
+    is_forwarded = is_child and now - _state.since < SECONDS_FORWARDED
     if number == signal.SIGINT and not _state.is_training:
         _exit_now("interrupted before the first update: nothing was saved")
     if number == signal.SIGINT and _state.code and not is_forwarded:

@@ -8,6 +8,7 @@ from unittest import mock
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from torch.multiprocessing.spawn import ProcessRaisedException
 
 import fairseq_clear.criterions.clear_nt_xent as nt_xent_module
@@ -15,6 +16,7 @@ import fairseq_clear.criterions.clear_self_guided as self_guided_module
 from fairseq_clear.criterions.clear_moco import ClearMocoCriterion
 from fairseq_clear.data.dataset import ClearDataset
 from fairseq_clear.distributed import Layout, agree_on_counts, all_gather_rows, choose_device
+from fairseq_clear.patches import startup
 from tests.conftest import Ranks
 from tests.training import Case, configuration, distance, update, updates
 
@@ -249,3 +251,10 @@ def test_each_worker_of_a_machine_has_its_own_gpu(monkeypatch: pytest.MonkeyPatc
     assert choose_device("cuda:1") == torch.device("cuda", 1) and choose_device("cpu") == torch.device("cpu")
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)  # as with srun --gpus-per-task
     assert choose_device(None) == torch.device("cuda", 0)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    for name, value in {"WORLD_SIZE": "4", "RANK": "3", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    workers = {"distributed_world_size": 1, "distributed_init_method": None}
+    cfg = OmegaConf.create({"distributed_training": workers, "common": {"cpu": False}})
+    startup.join_torchrun(cfg)
+    assert cfg.distributed_training.device_id == 0 and cfg.distributed_training.distributed_rank == 3

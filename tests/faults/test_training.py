@@ -16,7 +16,7 @@ from fairseq.trainer import Trainer
 from fairseq_clear.models.clear_roberta import ClearRobertaModel
 from fairseq_clear.models.state_dicts import VOCABULARY_ROWS
 from fairseq_clear.modules.projection import ProjectionHead
-from fairseq_clear.patches import original, stopping
+from fairseq_clear.patches import failures, original, stopping
 from tests.conftest import free_port, run
 from tests.faults.commands import NT_XENT, ended, fairseq_train, fork, state_of
 from tests.training import build, distance, weights
@@ -37,6 +37,21 @@ def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
 def break_projections(monkeypatch: pytest.MonkeyPatch) -> None:
     stock = ProjectionHead.forward
     monkeypatch.setattr(ProjectionHead, "forward", lambda *args: stock(*args) * math.nan)
+
+
+@pytest.mark.parametrize(("norm", "raised"), [("nan", SystemExit), ("inf", SystemExit), ("2.0", FloatingPointError)])
+def test_norms_of_several_gpus(norm: str, raised: type[BaseException], monkeypatch, caplog) -> None:
+    # fairseq compares the norms of the workers before it looks whether they are finite, on GPUs alone
+    def stock(*args: Any, **options: Any) -> None:
+        raise FloatingPointError(
+            f"Fatal error: gradients are inconsistent between workers.\nrank   0 = 1.0\nrank   1 = {norm}"
+        )
+
+    monkeypatch.setattr(failures, "original", lambda name: stock)
+    with pytest.raises(raised):
+        failures.train_step(SimpleNamespace(get_num_updates=lambda: 6, task=None, data_parallel_world_size=2), [])
+    said = ["update 7: gradients are Nan/Inf; this update is not saved"] * (norm != "2.0")
+    assert [one.partition(",")[0] for one in errors(caplog)] == said
 
 
 def test_a_nan_ends_the_run_before_it_is_in_the_weights(trainer, tmp_path, monkeypatch, caplog) -> None:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ import torch
 from fairseq_clear.errors import UserError
 from fairseq_clear.launch import preemption
 from fairseq_clear.launch.peer_watchdog import EXIT_LOST, PeerWatchdog
+from fairseq_clear.patches import stopping
 from fairseq_clear.patches.stopping import EXIT_INTERRUPTED, EXIT_PREEMPTED
 from tests import zygote
 from tests.conftest import ROOT, Ranks, free_port, run
@@ -269,3 +271,31 @@ def has_ipv6() -> bool:
 @pytest.mark.parametrize("host", ["127.0.0.1", *(["::1"] if has_ipv6() else [])])
 def test_a_stranger_who_connects_takes_no_workers_place(ranks: Ranks, host: str) -> None:
     assert ranks(2, meet_beside_strangers, host) == [["worker 1"], ["worker 0"]]
+
+
+def test_the_timeout_is_that_of_all_collectives(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[float] = []
+    monkeypatch.setenv("FAIRSEQ_CLEAR_TIMEOUT", "77")
+    monkeypatch.setattr(preemption.dist, "new_group", lambda timeout: made.append(timeout.total_seconds()) or "group")
+    monkeypatch.setattr(preemption.dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(preemption, "PeerWatchdog", lambda host, device: None)
+    monkeypatch.setattr(preemption.stopping, "main_device", lambda: None)
+    monkeypatch.setattr(preemption.distributed_utils.get_global_group, "_global_group", None, raising=False)
+    run_ = preemption.Preemption()
+    run_._distributed_init = lambda cfg: 0
+    cfg = SimpleNamespace(distributed_training=SimpleNamespace(distributed_init_method="tcp://node:1"))
+    assert run_.distributed_init(cfg) == 0
+    assert made == [77] and preemption.distributed_utils.get_global_group._global_group == "group"
+
+
+@pytest.mark.parametrize("is_worker", [True, False])
+def test_a_forwarded_interrupt_counts_once(is_worker: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    # fairseq's parent process forwards Ctrl-C to its workers, which the terminal has signalled too
+    exits: list[str] = []
+    monkeypatch.setattr(stopping, "_exit_now", exits.append)
+    monkeypatch.setattr(stopping, "_state", stopping._State(is_training=True))
+    monkeypatch.setattr("multiprocessing.parent_process", lambda: object() if is_worker else None)
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    for _ in range(2):
+        stopping._handle_signal(signal.SIGINT, None)
+    assert stopping._state.code == EXIT_INTERRUPTED and len(exits) == (not is_worker)
