@@ -7,6 +7,8 @@ from typing import ParamSpec, TypeVar
 
 logger = logging.getLogger(__name__)
 
+OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -40,3 +42,8 @@ def one_line(error: BaseException) -> str:
     """The type and the first line of an exception's message, for use in another message."""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0][:200]}" if text else type(error).__name__
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether the error of Python, numpy or torch says that memory ran out."""
+    return isinstance(error, MemoryError) or any(text in str(error) for text in OUT_OF_MEMORY)

@@ -448,7 +448,7 @@ def draw(measured: dict[str, dict[str, list[dict[str, Any]]]], path: Path) -> No
             axis.axvline(0, color="grey", linewidth=0.6)
             axis.set(title=collection, xlabel="nDCG@10 minus untouched", yticks=range(len(names)), yticklabels=names)
         axis.invert_yaxis()
-        axis.legend(loc="lower right", frameon=True)
+        axis.legend(loc="best", frameon=True)
     save_figure(figure, path)
 
 

@@ -10,7 +10,7 @@ from contextlib import nullcontext, redirect_stdout
 from typing import Any, NoReturn
 
 from fairseq_clear.cli import COMMANDS
-from fairseq_clear.errors import UserError
+from fairseq_clear.errors import UserError, is_out_of_memory, one_line
 from fairseq_clear.output_folder import signals_raise
 from fairseq_clear.shared_work import Workers, join_workers
 
@@ -101,6 +101,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:  # such as a folder that may not be entered, or a name that is too long
         where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
         print(f"fairseq-clear {args.command}: error: {where}{error.strerror or error}", file=sys.stderr)
+        return USER_ERROR_STATUS
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        what = f"out of memory ({one_line(error)}); give a smaller --batch-size or shorter texts"
+        print(f"fairseq-clear {args.command}: error: {what}", file=sys.stderr)
         return USER_ERROR_STATUS
     except KeyboardInterrupt:
         print(f"fairseq-clear {args.command}: interrupted", file=sys.stderr)

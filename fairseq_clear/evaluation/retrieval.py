@@ -119,6 +119,8 @@ def _candidates(queries: Tensor, passages: Tensor, floor: Tensor, depth: int) ->
     """Return rows and columns, sorted, of all cosines that may exceed ``floor`` (Q, 1) and be among the ``depth`` highest."""
     cosines = queries @ passages.T  # (Q, P)
     slack = queries.shape[1] * 2.0**-23  # twice the bound of the rounding error of a product of unit vectors
+    if queries.is_cuda:
+        slack += 2.0**-9  # of TF32, which some containers switch on
     chosen = cosines > (floor - slack).float()
     if len(passages) > depth and int(chosen.count_nonzero()) > 4 * depth * len(queries):
         lowest = cosines.topk(depth, dim=1).values[:, -1:]

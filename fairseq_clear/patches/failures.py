@@ -18,7 +18,7 @@ from fairseq.file_io import PathManager
 from fairseq.nan_detector import NanDetector
 from fairseq.trainer import Trainer
 
-from fairseq_clear.errors import UserError, exit_on_user_error
+from fairseq_clear.errors import UserError, exit_on_user_error, is_out_of_memory
 from fairseq_clear.lifecycle import RunTask
 from fairseq_clear.patches import original, stopping
 from fairseq_clear.patches.checkpoint_files import newest_whole, watch_reading
@@ -26,7 +26,6 @@ from fairseq_clear.processes import holds, lock
 
 logger = logging.getLogger(__name__)
 
-OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
 SKIPPED_IN_A_ROW = 3
 
 
@@ -80,7 +79,7 @@ def log_oom(self: Trainer, exc: Exception) -> None:
 
 def _raise_out_of_memory(when: str, error: Exception) -> NoReturn:
     """Raise a UserError if the error means that memory ran out, otherwise the error itself."""
-    if not isinstance(error, MemoryError) and not any(text in str(error) for text in OUT_OF_MEMORY):
+    if not is_out_of_memory(error):
         raise error
     raise UserError(
         f"{when}: out of memory; give a smaller --batch-size or --max-tokens with a larger --update-freq, a shorter "

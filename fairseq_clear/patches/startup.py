@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import importlib
 import itertools
 import logging
 import logging.config
@@ -163,6 +164,7 @@ def call_main(cfg: Any, main: Any, **kwargs: Any) -> Any:
     try:
         workers = cfg.distributed_training
         if workers.distributed_world_size > 1 and not workers.distributed_no_spawn and torch.cuda.device_count() > 1:
+            main = _importable(main)
             for number in handlers:
                 signal.signal(number, _forward_signal)
         return original("fairseq.distributed.utils:call_main")(cfg, main, **kwargs)
@@ -171,6 +173,14 @@ def call_main(cfg: Any, main: Any, **kwargs: Any) -> Any:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+
+
+def _importable(main: Any) -> Any:
+    """Return the function as its module has it: workers import what ``python -m`` runs once more, and only patch the module."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if main.__module__ != "__main__" or spec is None:
+        return main
+    return getattr(importlib.import_module(spec.name), main.__name__)
 
 
 def _forward_signal(number: int, frame: FrameType | None) -> None:

@@ -14,6 +14,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import fairseq_clear
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.checkpoints import strip_checkpoint
@@ -202,6 +204,8 @@ class Steps:
         """Run or resume a training; return its last checkpoint, without the optimizer's state."""
         flags, result = training_flags(training, self.settings, self.device), training.save_dir.with_suffix(".pt")
         if self.must_run(name, result, "fairseq-train", *flags):
+            if torch.cuda.is_initialized():  # the memory of encoders that were scored before
+                torch.cuda.empty_cache()
             train(training, flags, name)
             last = training.save_dir / "checkpoint_last.pt"
             if not last.is_file():

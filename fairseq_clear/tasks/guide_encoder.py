@@ -19,7 +19,7 @@ class GuideEncoder:
     """Encodes the views of a batch with another, frozen model (GISTEmbed, arXiv:2402.16829).
 
     It is not an nn.Module, so the optimizer, DistributedDataParallel and checkpoints do not see its weights. It stays in
-    evaluation mode. It has the device and precision of the trained model.
+    evaluation mode. It has the device and precision of the trained model, so with ``--amp`` its weights stay in float32.
 
     Args:
         model: model of the guide, used with its own pooling; it is modified in place.
@@ -41,12 +41,14 @@ class GuideEncoder:
         Args:
             tokens: (R, T) ids of the data's vocabulary, padded on the right. An id that the guide lacks is read as ``<mask>``.
             lengths: number of tokens of each row.
-            like: a tensor with the device and the precision in which to compute.
+            like: an output of the trained model, with its device and precision.
         """
         weight = next(self.model.parameters())
+        # under autocast, outputs are in half precision and weights are not
+        dtype = torch.float32 if torch.is_autocast_enabled(like.device.type) else like.dtype
         # .to visits every weight, also if nothing changes
-        if weight.device != like.device or weight.dtype != like.dtype:
-            self.model.to(device=like.device, dtype=like.dtype)
+        if weight.device != like.device or weight.dtype != dtype:
+            self.model.to(device=like.device, dtype=dtype)
         return self.model.embed_parts(tokens.masked_fill(tokens >= self._entries, self._mask), lengths)
 
 

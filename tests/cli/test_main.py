@@ -64,10 +64,16 @@ def test_errors_and_interrupts(capsys: pytest.CaptureFixture[str], monkeypatch: 
     for error, status, said in (
         (UserError("a.txt:3: no  good\nat all"), 2, "error: a.txt:3: no  good at all"),  # as of another library
         (KeyboardInterrupt(), 130, "interrupted"),
+        (
+            RuntimeError("CUDA out of memory\nmore"),
+            2,
+            "error: out of memory (RuntimeError: CUDA out of memory); give a smaller --batch-size or shorter texts",
+        ),
     ):
         Try.error = error
         assert main(["try"]) == status
         assert capsys.readouterr().err == f"fairseq-clear try: {said}\n"
-    Try.error = ValueError("a bug")
-    with pytest.raises(ValueError, match="a bug"):
-        main(["try"])
+    for bug in (ValueError("a bug"), RuntimeError("a bug")):
+        Try.error = bug
+        with pytest.raises(type(bug), match="a bug"):
+            main(["try"])

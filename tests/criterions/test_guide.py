@@ -153,6 +153,14 @@ def test_the_guide_is_neither_trained_nor_saved(paired_bin: Path, guide: Path) -
     assert without_views.get_criterion().guide is None
 
 
+def test_autocast_leaves_the_guides_weights_in_float32(paired_bin: Path, guide: Path) -> None:
+    command = (*PLAIN, *PAIRS, "--projection-layers", "1", *GUIDED, str(guide))
+    model, criterion, dataset, _ = parts(paired_bin, *command)
+    with torch.autocast("cpu", torch.bfloat16):
+        criterion(model, dataset.collater([dataset[index] for index in range(6)]))
+    assert {parameter.dtype for parameter in criterion.guide.model.parameters()} == {torch.float32}
+
+
 @pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16])
 def test_half_precision_compares_in_float32(precision: torch.dtype, paired_bin: Path, guide: Path) -> None:
     command = (*PLAIN, *PAIRS, "--augment", "none", *QUEUE, *GUIDED, str(guide))

@@ -299,3 +299,18 @@ def test_a_forwarded_interrupt_counts_once(is_worker: bool, monkeypatch: pytest.
     for _ in range(2):
         stopping._handle_signal(signal.SIGINT, None)
     assert stopping._state.code == EXIT_INTERRUPTED and len(exits) == (not is_worker)
+
+
+# A machine of two GPUs for fairseq's parent process, whose workers find none and train on the CPU.
+SPAWNED = """
+import runpy, sys, torch
+if __name__ == "__main__":
+    torch.cuda.device_count = lambda: 2
+    runpy.run_module("fairseq_cli.train", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_workers_that_fairseq_starts_are_patched(data_bin: Path, tmp_path: Path) -> None:
+    flags = "--max-update 1 --distributed-backend gloo --ddp-backend pytorch_ddp --save-dir".split()
+    done = run(sys.executable, "-c", SPAWNED, data_bin, *FLAGS, *flags, tmp_path)
+    assert saved(tmp_path) and "2 on CPUs, float32" in done.stdout  # of RunTask.begin, which a patch calls
