@@ -20,11 +20,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from tqdm import tqdm
 
 from fairseq_clear import patches
+from fairseq_clear.evaluation.encoders import CachedEncoder
 from fairseq_clear.evaluation.labelled_text import REMOVALS, LabelledText, read_labelled
+from fairseq_clear.evaluation.retrieval import bootstrap, score_rankings, search
+from fairseq_clear.evaluation.retrieval_data import RetrievalData
 from fairseq_clear.files import write_json
 from fairseq_clear.processes import die_with_parent
 
@@ -35,6 +39,7 @@ TINY = tuple(
     for name, value in {"layers": 2, "embed_dim": 128, "ffn_embed_dim": 512, "attention_heads": 2}.items()
 )
 UNTRAINED = ("optimization.max_update=1", "optimization.lr=[1e-20]", "++optimizer.lr=[1e-20]")
+NDCG, MRR = 1, 0  # columns of score_rankings
 HYDRA = (sys.executable, "-W", "ignore", "-c", "from fairseq_cli.hydra_train import cli_main; cli_main()")
 
 
@@ -277,6 +282,25 @@ def _block(text: str) -> str:
 
 
 DOCUMENTS = {"20news": _posts, "movie_reviews": _reviews, "wikitext2": _articles}
+
+
+def values_of(encoder: Any, data: RetrievalData) -> np.ndarray:
+    """The metrics of each query, x100: (Q, 7)."""
+    cached = CachedEncoder.of(encoder)
+    queries, passages = (cached.encode(list(texts)) for texts in (data.queries, data.passages))
+    ranked = search(queries, [passages], 101).passages.numpy()[:, :100]
+    return 100 * score_rankings(ranked, data.relevant)
+
+
+def means(values: np.ndarray) -> dict[str, float]:
+    """The metrics of a table, of ``values_of``."""
+    return {"nDCG@10": float(values[:, NDCG].mean()), "MRR@10": float(values[:, MRR].mean())}
+
+
+def interval(values: np.ndarray, untouched: np.ndarray) -> tuple[float, float]:
+    """Bounds of the difference of nDCG@10 from the untouched encoder: 95 %, paired bootstrap over queries."""
+    low, high = bootstrap(values[:, NDCG : NDCG + 1] - untouched[:, NDCG : NDCG + 1], 1)
+    return float(low[0]), float(high[0])
 
 
 def make_parser(description: str | None) -> argparse.ArgumentParser:

@@ -43,14 +43,24 @@ from torch.nn.utils.rnn import pad_sequence
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from measuring import Untrained, clear, import_encoder, make_parser, measure, parse_with_results
+from measuring import (
+    Untrained,
+    clear,
+    import_encoder,
+    interval,
+    make_parser,
+    means,
+    measure,
+    parse_with_results,
+    values_of,
+)
 from result_tables import difference_table, scores_of, table
 
 from fairseq_clear import SentenceEncoder
 from fairseq_clear.evaluation.encoders import CachedEncoder
 from fairseq_clear.evaluation.plots import STYLE, WIDTH, save_figure
-from fairseq_clear.evaluation.retrieval import bootstrap, score_baseline, score_rankings, search
-from fairseq_clear.evaluation.retrieval_data import RetrievalData, read_beir
+from fairseq_clear.evaluation.retrieval import score_baseline
+from fairseq_clear.evaluation.retrieval_data import read_beir
 from fairseq_clear.evaluation.sts import evaluate_sts, read_sts_tasks
 from fairseq_clear.evaluation.sts_data import StsData
 from fairseq_clear.files import read_json, write_json
@@ -58,13 +68,12 @@ from fairseq_clear.interop.merging import merge_checkpoints, merge_folders
 from fairseq_clear.refining.holding_out import read_documents
 from fairseq_clear.refining.refine_settings import PAIRS, RefineSettings
 from fairseq_clear.refining.refine_steps import Training, train, training_flags
+from fairseq_clear.views.view_table import find_view_source
 
 UNTOUCHED, MINED = "untouched", "titles, mined negatives"
 BATCH, LENGTH, RATE, TEMPERATURE = 64, 128, 5e-5, 0.05
 TIMED, GROWTH, TOLERANCE, TRIALS = 10, 8, 0.1, 6  # of the search for the number of updates
 TRAINED = "trained.json"  # in the folder of a training: its updates and seconds
-CONTEXT = 3  # sentences on each side of a cloze sentence, as --views cloze has
-NDCG, MRR = 1, 0  # columns of score_rankings
 STS = ("STS12", "STS14", "STS-B", "SICK-R-trial")
 Pairs = list[tuple[str, str]]
 Scores = dict[str, float]
@@ -213,13 +222,16 @@ def title_pairs(documents: Sequence[Sequence[str]], rng: random.Random) -> Pairs
 
 
 def cloze_pairs(documents: Sequence[Sequence[str]], rng: random.Random) -> Pairs:
-    """A sentence of each document and the sentences around it."""
+    """Each sentence and the sentences around it, as --views cloze pairs them; some contexts keep the sentence."""
+    kind, step = find_view_source("cloze")
+    knobs = kind.read_knobs(step)
     found = []
-    for document in documents:
-        if len(document) > 1:
-            place = rng.randrange(len(document))
-            around = document[max(0, place - CONTEXT) : place] + document[place + 1 : place + 1 + CONTEXT]
-            found.append((document[place], " ".join(around)))
+    for document in (one for one in documents if len(one) > 1):
+        for place, sentence in enumerate(document):
+            before = document[max(0, place - int(knobs["before"])) : place]
+            kept = [sentence] if rng.random() < float(knobs["keep"]) else []
+            after = document[place + 1 : place + 1 + int(knobs["after"])]
+            found.append((sentence, " ".join([*before, *kept, *after])))
     return found
 
 
@@ -310,10 +322,10 @@ def measure_collection(
         for end, one in (("", checkpoint), (", merged", merged)):
             scored = CachedEncoder.of(load(one))
             values = values_of(scored, judged)
-            low, high = bootstrap(values[:, NDCG : NDCG + 1] - untouched[:, NDCG : NDCG + 1], 1)
+            low, high = interval(values, untouched)
             all_scores = means(values) | sts_of(scored, similarities)
             found |= {f"{name}{end}": value for name, value in all_scores.items()}
-            found |= {f"low{end}": float(low[0]), f"high{end}": float(high[0])}
+            found |= {f"low{end}": low, f"high{end}": high}
         return found
 
     return measure(rows, seeds, arguments.output / "runs" / table_name, score, arguments.results, table_name)
@@ -398,22 +410,9 @@ def load_theirs(folder: Path) -> Any:
     return SentenceTransformer(str(folder), device="cpu")
 
 
-def values_of(encoder: Any, data: RetrievalData) -> np.ndarray:
-    """The metrics of each query, x100: (Q, 7)."""
-    cached = CachedEncoder.of(encoder)
-    queries, passages = (cached.encode(list(texts)) for texts in (data.queries, data.passages))
-    ranked = search(queries, [passages], 101).passages.numpy()[:, :100]
-    return 100 * score_rankings(ranked, data.relevant)
-
-
 def sts_of(encoder: CachedEncoder, similarities: Sequence[StsData]) -> Scores:
     """Spearman's correlation of each task, x100."""
     return {name: score.spearman for name, score in evaluate_sts(encoder, similarities).items()}
-
-
-def means(values: np.ndarray) -> Scores:
-    """The two metrics of a table."""
-    return {"nDCG@10": float(values[:, NDCG].mean()), "MRR@10": float(values[:, MRR].mean())}
 
 
 def draw(measured: dict[str, dict[str, list[dict[str, Any]]]], path: Path) -> None:

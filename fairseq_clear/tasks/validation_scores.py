@@ -4,13 +4,14 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from fairseq.distributed import utils as distributed_utils
 
 from fairseq_clear.distributed import world_size
+from fairseq_clear.errors import UserError, exit_on_user_error, is_out_of_memory, one_line
 from fairseq_clear.evaluation.retrieval import METRICS, score_rankings, search
 from fairseq_clear.evaluation.retrieval_data import read_pairs_file
 from fairseq_clear.evaluation.sts import UndefinedCorrelation, cosine, spearman
@@ -38,13 +39,27 @@ class _Validation:
         UserError: the file cannot be read, or the data folder has no tokenizer.
     """
 
+    flag: ClassVar[str]
+
     def __init__(self, data_bin: str, texts: Mapping[tuple[str, ...], Iterable[str]]) -> None:
         self.tokenizer: Tokenizer = load_tokenizer(data_bin)
         self.texts = {names: sorted(set(some)) for names, some in texts.items()}
         self.score: float | None = None
 
+    @exit_on_user_error
     def __call__(self, model: Any, dictionary: Any) -> None:
         """Encode the texts under the model's pooling, divided among the workers, and set ``score``."""
+        try:
+            self.score = self._score(model, dictionary)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise UserError(
+                f"{self.flag}: out of memory ({one_line(error)}); give a file of shorter texts, or leave it out and score the "
+                "checkpoints afterwards"
+            ) from error
+
+    def _score(self, model: Any, dictionary: Any) -> float:
         found: dict[tuple[Sequence[str], str], Floats] = {}
         for names, texts in self.texts.items():
             known, default = prompts_of(model), sentence_settings(model).get("config", {}).get("default_prompt_name")
@@ -52,7 +67,7 @@ class _Validation:
             prompt = "" if name is None else known[name]
             vectors = encode_on_workers(model, dictionary, self.tokenizer, texts, prompt)  # (N, D)
             found |= {(names, text): row for text, row in zip(texts, vectors, strict=True)}
-        self.score = 100 * self.measure(lambda texts, names: np.stack([found[names, text] for text in texts]), model)
+        return 100 * self.measure(lambda texts, names: np.stack([found[names, text] for text in texts]), model)
 
     def measure(self, vectors_of: VectorsOf, model: Any) -> float:
         """Compute the score, 0 to 1, from the vectors (n, D) of any of the texts."""
@@ -65,6 +80,8 @@ class StsValidation(_Validation):
     ``source`` is a folder that contains STSBenchmark (its dev split is used), or a file for ``sts_data.read_sts_file``.
     """
 
+    flag = "--eval-sts"
+
     def __init__(self, source: str, data_bin: str) -> None:
         self.data = read_sts(source, "STS-B-dev") if os.path.isdir(source) else read_sts_file(source)
         super().__init__(data_bin, {DEFAULT: self.data.texts()})
@@ -76,7 +93,7 @@ class StsValidation(_Validation):
             cosines.append(cosine(vectors_of(pairs.first, DEFAULT), vectors_of(pairs.second, DEFAULT)))
             gold.append(pairs.scores)
         try:
-            return spearman(np.concatenate(cosines), np.concatenate(gold), where=f"--eval-sts {self.data.name}")
+            return spearman(np.concatenate(cosines), np.concatenate(gold), where=f"{self.flag} {self.data.name}")
         except UndefinedCorrelation as error:
             logger.warning("%s; counted as 0", error)
             return 0.0
@@ -84,6 +101,8 @@ class StsValidation(_Validation):
 
 class RetrievalValidation(_Validation):
     """MRR@10 of finding the passages of queries by cosine; ``source`` is a file of pairs, see ``retrieval_data.read_pairs``."""
+
+    flag = "--eval-retrieval"
 
     def __init__(self, source: str, data_bin: str) -> None:
         self.data = read_pairs_file(Path(source))

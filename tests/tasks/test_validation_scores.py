@@ -126,6 +126,23 @@ def test_a_collapsed_model_scores_0(folder: Path, pairs: dict[str, Path], monkey
     assert score(0, str(folder), "sts", str(pairs["sts"]))[0] == 0
 
 
+def test_memory_that_runs_out_is_one_line(folder: Path, pairs: dict[str, Path], monkeypatch, caplog) -> None:
+    def fail(error: Exception) -> None:
+        def encode(*_: Any, **__: Any) -> Any:
+            raise error
+
+        monkeypatch.setattr(validation_scores, "encode_texts", encode)
+
+    fail(torch.OutOfMemoryError("CUDA out of memory."))
+    for kind, flag in FLAGS.items():
+        with pytest.raises(SystemExit, match="2"):
+            score(0, str(folder), kind, str(pairs[kind]))
+        assert caplog.records[-1].message.startswith(f"{flag}: out of memory")
+    fail(RuntimeError("shapes do not fit"))
+    with pytest.raises(RuntimeError, match="shapes do not fit"):
+        score(0, str(folder), "sts", str(pairs["sts"]))
+
+
 @pytest.mark.slow
 def test_it_chooses_the_checkpoint(folder: Path, pairs: dict[str, Path], tmp_path: Path) -> None:
     code, text = train_and_read(
