@@ -165,7 +165,7 @@ def compare(rows: list[list[str]], wanted: dict[str, Cells]) -> list[str]:
             shown = re.findall(r"-?\d[\d,]*(?:\.\d+)?", cell)
             expected = [value for value in wanted[row[0]].get(column, []) if not math.isnan(value)]
             right = [f"{value:,.{len(text.partition('.')[2])}f}" for text, value in zip(shown, expected, strict=False)]
-            if shown != right:
+            if shown != right or len(shown) < len(expected):
                 wrong.append(f"row {row[0]!r}, column {column!r}: shows {cell!r}, the JSON gives {expected}")
     absent = [name for name in wanted if name not in {row[0] for row in rows[1:]}]
     return wrong + [f"row {name!r} of the JSON: not in the table" for name in absent]

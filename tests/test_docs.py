@@ -232,6 +232,8 @@ def test_published_tables_are_those_of_their_json_and_a_wrong_one_is_found_and_w
     for text, found in (
         (TABLE, ""),
         (TABLE.replace("28.50", "28.51"), "README.md:2: row 'slice', column 'topics'"),
+        (TABLE.replace(" +- 0.71", ""), "README.md:2: row 'slice', column 'topics'"),
+        (TABLE.replace("**28.50** +- 0.71", ""), "README.md:2: row 'slice', column 'topics'"),
         (PROOF, "README.md:2: differs from proof.json#half"),
         (TABLE.replace("#one", "#other"), "no such kind, file or table; kinds: bench, proof"),
         ("| | a | b |\n|---|---|---|\n| x | 1.0 | 2.0 |\n| y | 3.0 | 4.0 |\n", "4 figures, and no <!--"),

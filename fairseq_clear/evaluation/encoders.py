@@ -84,6 +84,11 @@ class CachedEncoder:
         """The prompts of the encoder, by name."""
         return dict(getattr(self.encoder, "prompts", None) or {})
 
+    @property
+    def default_prompt_name(self) -> str | None:
+        """The name of the prompt that ``encode`` uses by default."""
+        return getattr(self.encoder, "default_prompt_name", None)
+
     def encode(self, sentences: Sequence[str], batch_size: int | None = None, prompt: str | None = None) -> Floats:
         """Return vectors (N, D) in float32 of one or more texts.
 

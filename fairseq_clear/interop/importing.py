@@ -1,10 +1,11 @@
 """Imports a Hugging Face folder, or an archive of fairseq, as a checkpoint with its vocabulary and tokenizer."""
 
+import json
 import shlex
 import shutil
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -28,7 +29,7 @@ from fairseq_clear.models.state_dicts import EMBEDDING, OFFSET, POSITIONS
 from fairseq_clear.modules.pooling import parse_pooling
 from fairseq_clear.output_folder import check_outside, output_folder, scratch_folder
 from fairseq_clear.text.data_folders import CLEAR_FORMAT, CLEAR_JSON, DICTIONARY, TOKENIZERS, read_clear_json
-from fairseq_clear.text.sentence_folders import SentenceSettings, lower_cases, read_modules
+from fairseq_clear.text.sentence_folders import SentenceSettings, read_modules
 from fairseq_clear.text.tokenizers import HF_NAMES, HfTokenizer
 from fairseq_clear.text.vocabulary import GPT2_NAMES, SPM_NAME, build_dictionary, install_hf_tokenizer, load_dictionary
 
@@ -68,20 +69,28 @@ def import_hf(
             model, cfg, notes = _convert(source, dest, task, tokenizer, chosen, settings)
         else:
             flags = {"encoder-from": str(source), "projection-layers": 0, "pooling": chosen}
-            cfg, notes = settings_of(dest, "clear_lm", arch, flags), []
+            cfg = settings_of(dest, "clear_lm", arch, flags)
             write_manifest(temporary, "hf", list(HF_NAMES), {"model_type": arch, "flags": {}})
             model = ClearHfModel.build_model(cfg.model, task)
             model.encoder.check()
             cfg.model.encoder_from = None
+            left = _parts(model.encoder.left_out)
+            notes = [f"left out, as the encoder has no such part: {', '.join(left)}"] if left else []
         if pooling is None and stated is None:
             notes.append(f"the folder has no pooling; {chosen} is used unless --pooling gives another")
         if name := next((name for name, one in model.named_parameters() if not one.isfinite().all()), None):
             raise UserError(f"{source}: {name} is NaN or infinite; give a folder whose weights are whole")
         kept = SentenceSettings(**cfg.model.sentence_settings)
         parts = ["vectors of length 1"] if kept.normalized else []
-        parts += [f"texts of at most {kept.max_length} tokens"] if kept.max_length else []
-        if prompts := [name for name, prompt in (kept.config.get("prompts") or {}).items() if prompt]:
+        longest = int(model.max_positions())
+        if kept.max_length and kept.max_length > longest and arch != ARCH:
+            notes.append(f"max_seq_length {kept.max_length}: texts are cut to {longest} tokens, as config.json says")
+        parts += [f"texts of at most {min(kept.max_length, longest)} tokens"] if kept.max_length else []
+        special = [one["content"] for one in json.loads(tokenizer.content)["added_tokens"] if one["special"]]
+        if prompts := {name: prompt for name, prompt in (kept.config.get("prompts") or {}).items() if prompt}:
             parts.append(f"prompts {', '.join(prompts)}")
+        for name in (name for name, prompt in prompts.items() if any(token in prompt for token in special)):
+            raise UserError(f"{source}: its prompt {name} has a special token, which would be read as text; remove it")
         if width := kept.config.get("truncate_dim"):
             notes.append(
                 f"truncate_dim {width} of the folder is only exported; give embed and evaluations --dimension {width}"
@@ -131,13 +140,18 @@ def _convert(
     cfg.model.sentence_settings = asdict(settings)
     model = build_model(cfg, task.source_dictionary)
     model.load_state_dict(model.state_dict() | weights)
-    left = {".".join(name.split(".")[:2]) for name in theirs.unused} | ({"pooler"} if theirs.pooler else set())
+    left = _parts(theirs.unused) + (["pooler"] if theirs.pooler else [])
     notes = {
-        f"left out, as clear_roberta has no such part: {', '.join(sorted(left))}": bool(left),
+        f"left out, as clear_roberta has no such part: {', '.join(left)}": bool(left),
         "segment 0 is added to the positions: exact for single texts": config.type_vocab_size > 1,
         "the folder has no head for masked language modelling; it is freshly initialised": theirs.head is None,
     }
     return model, cfg, [note for note, applies in notes.items() if applies]
+
+
+def _parts(weights: Iterable[str]) -> list[str]:
+    """The parts of a model that have these weights."""
+    return sorted({".".join(name.split(".")[:2]) for name in weights})
 
 
 def write_manifest(folder: Path, kind: str, files: list[str], imported: dict[str, Any]) -> None:
@@ -156,16 +170,10 @@ def write_vocabulary(source: Path, folder: Path) -> tuple[HfTokenizer, Dictionar
     """Write the tokenizer's files and ``dict.txt``; return the tokenizer, and the dictionary with the ``<mask>`` of a task.
 
     Raises:
-        UserError: there is no tokenizer, or it has tokens that a dict.txt cannot hold; or sentence-transformers puts texts into
-            lower case and the tokenizer does not.
+        UserError: there is no tokenizer, or it has tokens that a dict.txt cannot hold.
     """
     install_hf_tokenizer(source, folder)
     tokenizer = HfTokenizer.from_folder(folder)
-    if lower_cases(source) and tokenizer.encode("A B") != tokenizer.encode("a b"):
-        raise UserError(
-            f"{source}: do_lower_case is true, but its tokenizer keeps capital letters; set it to false in "
-            "sentence_bert_config.json, and put your texts into lower case yourself"
-        )
     dictionary = build_dictionary(tokenizer)
     if len(dictionary) == dictionary.nspecial:
         raise UserError(f"{source}: has no tokenizer, or an empty one; copy its tokenizer.json or vocabulary there")

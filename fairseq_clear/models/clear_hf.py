@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,12 @@ from fairseq_clear.models.hf_encoder import HfEncoder
 from fairseq_clear.models.hf_source import CONFIG, build_source, read_source, transformers_for
 from fairseq_clear.models.pretrained_encoder import STOCK_POOLING, assign, start_from_encoder
 from fairseq_clear.models.state_dicts import HF_PARTS
-from fairseq_clear.models.text_model import STOCK_TASKS, TextModel
+from fairseq_clear.models.text_model import TextModel
 from fairseq_clear.patches.compatibility import forget_tpu
 from fairseq_clear.text.data_folders import load_tokenizer
 from fairseq_clear.text.sentence_folders import read_modules
-from fairseq_clear.text.tokenizers import HfTokenizer
+from fairseq_clear.text.tokenizers import HfTokenizer, Tokenizer
+from fairseq_clear.text.vocabulary import read_hf_tokenizer
 
 SIZES = ("encoder_layers", "encoder_embed_dim", "encoder_attention_heads")
 # Settings of the configuration of transformers that the vocabulary decides -> the symbol with that id.
@@ -77,12 +79,11 @@ class ClearHfModel(TextModel, FairseqEncoderModel):
             UserError: no encoder is given, or it cannot be read; or the task or criterion does not train such models.
         """
         task, criterion = cfg.task._name, cfg.criterion._name
-        if task not in ("clear_lm", "masked_lm") or criterion.startswith("sentence_"):
+        if task != "clear_lm" or criterion.startswith("sentence_"):
             raise UserError(
-                f"--arch clear_hf: is not trained by --task {task} --criterion {criterion}; give --task clear_lm"
+                f"--arch clear_hf: is not trained by --task {task} --criterion {criterion}; give --task clear_lm, with "
+                "--contrastive-weight 0 for masked language modelling alone"
             )
-        if getattr(cfg.model, "compile", False) and task in STOCK_TASKS:
-            raise UserError(f"--compile: has no effect with --task {task}; leave it out")
         if not str(backend := cfg.distributed_training.ddp_backend).endswith(("ddp", "no_c10d")):
             raise UserError(
                 f"--ddp-backend {backend}: divides fairseq's own layers, which --arch clear_hf does not have; give pytorch_ddp"
@@ -101,11 +102,13 @@ class ClearHfModel(TextModel, FairseqEncoderModel):
         dictionary, folder = task.source_dictionary, getattr(task, "folder", None)
         source_folder = getattr(args, "encoder_from", None)
         ids = torch.arange(len(dictionary))
-        if folder is not None and isinstance(tokenizer := load_tokenizer(Path(folder)), HfTokenizer):
+        tokenizer = None if folder is None else load_tokenizer(Path(folder))
+        if isinstance(tokenizer, HfTokenizer):
             ids = torch.tensor([tokenizer.ids().get(symbol, -1) for symbol in dictionary.symbols])
         settings = {name: getattr(args, name, None) for name in ("dropout", "attention_dropout", "attn_implementation")}
         if source_folder and not getattr(args, "hf_encoder", None):  # a checkpoint describes its encoder
             source = read_source(Path(source_folder), settings)
+            _check_tokenizer(Path(source_folder), tokenizer)
         elif not getattr(args, "hf_encoder", None):
             raise UserError(
                 "--arch clear_hf: give --encoder-from FOLDER, or --encoder-config FILE.json for random weights"
@@ -123,10 +126,10 @@ class ClearHfModel(TextModel, FairseqEncoderModel):
         if deleted is None:
             chain = getattr(task, "chain", None)
             deleted = chain is not None and chain.writes_deleted
+        names = ("num_hidden_layers", "hidden_size", "num_attention_heads")
         with transformers_for(config.model_type):
             encoder = HfEncoder(dictionary, source, None if folder is None else ids, bool(deleted))
-        names = ("num_hidden_layers", "hidden_size", "num_attention_heads")
-        sizes = {ours: int(getattr(config, name)) for ours, name in zip(SIZES, names, strict=True)}
+            sizes = {ours: int(getattr(config, name)) for ours, name in zip(SIZES, names, strict=True)}
         assign(args, {**sizes, "hf_deleted": bool(deleted), "max_positions": encoder.max_positions()})
         longest = getattr(getattr(task, "cfg", None), "tokens_per_sample", 0) or 0
         if longest > encoder.max_positions():
@@ -161,31 +164,51 @@ class ClearHfModel(TextModel, FairseqEncoderModel):
 
     def unused(self, needs: Needs) -> list[nn.Parameter]:
         """Return what one backward pass does not reach: a pooler, separate weights for global attention, a last norm."""
-        found = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        tokens = self.encoder.sample()
-        was_training = self.training
-        self.eval()
-        states = self.hidden_states(tokens)
-        total = self.pooled(states, tokens).float().square().sum()
-        if needs.mlm:
-            total = total + self.mlm_logits(states[-1][0]).float().square().sum()
-        self.train(was_training)
-        gradients: Any = [None] * len(found)
-        if total.requires_grad:  # --frozen-layers may freeze all
-            gradients = torch.autograd.grad(total, found, allow_unused=True)
-        heads = {id(parameter) for parameter in self.projection_head.parameters()}
-        pairs = zip(found, gradients, strict=True)
-        return [parameter for parameter, gradient in pairs if gradient is None and id(parameter) not in heads]
 
-    def above(self, layers: int) -> list[nn.Module]:
+        def outputs(states: list[Tensor], tokens: Tensor) -> list[Tensor]:
+            return [self.pooled(states, tokens), *([self.mlm_logits(states[-1][0])] if needs.mlm else [])]
+
+        reached = self._reached(outputs) | {id(parameter) for parameter in self.projection_head.parameters()}
+        return [one for one in self.parameters() if one.requires_grad and id(one) not in reached]
+
+    def lowest(self, layers: int) -> list[nn.Parameter]:
         """See TextModel; UserError if the blocks share their weights."""
-        blocks, parts = self.encoder.backbone.layers, dict(self.encoder.backbone.model.named_children())
+        blocks = self.encoder.backbone.layers
         if layers > 1 and not len(blocks):
             raise UserError(f"--frozen-layers {layers}: the blocks of this encoder share their weights; give 0 or 1")
-        if not len(blocks):
-            return [part for name, part in parts.items() if name != "embeddings"]
-        norms = [part for name, part in parts.items() if "norm" in name]  # ModernBERT's, after the last block
-        return [*blocks[layers - 1 :], *norms]
+        # families differ in where parts outside of the blocks belong: a norm or a convolution, before or after them
+        is_all = layers > len(blocks) > 0
+        reached = self._reached(lambda states, _: [states[layers - 1 - is_all]])
+        reached |= {id(parameter) for parameter in blocks[-1].parameters()} if is_all else set()
+        return [parameter for parameter in self.backbone.parameters() if id(parameter) in reached]
+
+    def _reached(self, outputs: Callable[[list[Tensor], Tensor], list[Tensor]]) -> set[int]:
+        """Return the ids of the parameters of which outputs depend, computed from the hidden states and tokens of a text."""
+        found, tokens = [one for one in self.parameters() if one.requires_grad], self.encoder.sample()
+        was_training = self.training
+        self.eval()
+        with transformers_for(self.encoder.backbone.model.config.model_type):
+            total = torch.stack(
+                [one.float().square().sum() for one in outputs(self.hidden_states(tokens), tokens)]
+            ).sum()
+        self.train(was_training)
+        if not total.requires_grad:  # --frozen-layers may freeze all
+            return set()
+        gradients = torch.autograd.grad(total, found, allow_unused=True)
+        return {id(one) for one, gradient in zip(found, gradients, strict=True) if gradient is not None}
+
+
+def _check_tokenizer(folder: Path, tokenizer: Tokenizer | None) -> None:
+    """UserError unless the data have the tokenizer of the encoder; a folder without a tokenizer is not compared."""
+    try:
+        theirs = read_hf_tokenizer(folder).ids()
+    except UserError:
+        return
+    ours = tokenizer.ids() if isinstance(tokenizer, HfTokenizer) else None
+    if ours is None or not ours.items() <= theirs.items():
+        raise UserError(
+            f"--encoder-from {folder}: the data have another tokenizer; prepare the text with --tokenizer-dir {folder}"
+        )
 
 
 def resolve_encoder(model: Any, checkpoint: Any, allowed: str = "") -> None:

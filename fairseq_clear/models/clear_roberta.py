@@ -82,11 +82,13 @@ class ClearRobertaModel(TextModel, RobertaModel):
             found += [p for part in (*[*encoder.layers.children()][above:], *norm) for p in part.parameters()]
         return found
 
-    def above(self, layers: int) -> list[nn.Module]:
+    def lowest(self, layers: int) -> list[nn.Parameter]:
         """See TextModel."""
         encoder = self.encoder.sentence_encoder
         # children: an index of the list of --encoder-layerdrop finds nothing
-        return [*encoder.layers.children()][layers - 1 :] + [encoder.layer_norm] * (encoder.layer_norm is not None)
+        above = [*encoder.layers.children()][layers - 1 :] + [encoder.layer_norm] * (encoder.layer_norm is not None)
+        trained = {id(parameter) for module in above for parameter in module.parameters()}
+        return [parameter for parameter in self.backbone.parameters() if id(parameter) not in trained]
 
 
 register_architectures()

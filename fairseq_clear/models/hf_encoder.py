@@ -121,6 +121,9 @@ class HfEncoder(FairseqEncoder):
 
     Raises:
         UserError: the model has no row for an entry of the dictionary.
+
+    Attributes:
+        left_out: names of weights in the folder that the model does not have.
     """
 
     columns: Tensor
@@ -143,6 +146,7 @@ class HfEncoder(FairseqEncoder):
             self.mlm_head, name = copy.copy(source.head), name_of(source.head, source.base)
             self.mlm_head._modules = {**source.head._modules, name: _Stub()}
         self.pooler = None if source.pooler is None else source.pooler.requires_grad_(False)
+        self.left_out = source.unused
 
     def _place(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return the ids including ``<del>``, and the ids of all logits (V,), the entries of the dictionary first."""

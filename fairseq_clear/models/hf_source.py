@@ -4,6 +4,7 @@ import json
 import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -101,10 +102,14 @@ def read_source(folder: Path, settings: dict[str, Any]) -> HfSource:
         wrong += [*missing, *_mismatched(info)]
         if any(name.startswith("decoder.") for name in missing):  # the encoder of a T5, saved alone
             raise UserError(f"{folder}: holds half of a {config.model_type} that decodes; an encoder is needed")
+        unused = sorted(set.intersection(*unread))
+        wrong += [
+            name for name in unused if "distance_embedding" in name
+        ]  # of relative positions, until transformers 4
         if wrong:
             raise UserError(f"{folder}: its weights do not fit its config.json ({wrong[0]})")
         has_pooler = getattr(base, "pooler", None) is not None and len(missing) == len(info["missing_keys"])
-        return _join(base, head, base.pooler if has_pooler else None, sorted(set.intersection(*unread)))
+        return _join(base, head, base.pooler if has_pooler else None, unused)
 
 
 def _mismatched(info: dict[str, Any]) -> list[str]:
@@ -150,6 +155,12 @@ def _configure(config: Any, settings: dict[str, Any], what: object) -> Any:
     """
     if getattr(config, "is_decoder", False) or getattr(config, "is_encoder_decoder", False):
         raise UserError(f"{what}: holds a {config.model_type} that decodes; an encoder is needed")
+    if getattr(config, "attention_type", None) == "block_sparse":  # BigBird; a short text switches it off for good
+        raise UserError(f"{what}: attention_type block_sparse depends on earlier texts; set it to original_full")
+    if getattr(config, "rope_parameters", None) and int(version("transformers").partition(".")[0]) < 5:
+        raise UserError(f"{what}: transformers 5 wrote its rotary positions, which 4 ignores; install transformers 5")
+    if hasattr(config, "auto_map"):  # the export would name code that does not fit its weights
+        del config.auto_map
     for name in [name for name in vars(config) if "dropout" in name]:
         value = settings.get("attention_dropout" if "att" in name else "dropout")
         if value is not None and isinstance(getattr(config, name), int | float) and "classifier" not in name:

@@ -270,12 +270,10 @@ class TextModel(nn.Module):
         if not 0 <= layers <= blocks + 1:
             raise UserError(f"--frozen-layers {layers}: give 0 to {blocks + 1} (the embeddings and {blocks} blocks)")
         if layers:
-            trained = {id(parameter) for module in self.above(layers) for parameter in module.parameters()}
-            frozen = (parameter for parameter in self.backbone.parameters() if id(parameter) not in trained)
-            nn.ParameterList(frozen).requires_grad_(False)
+            nn.ParameterList(self.lowest(layers)).requires_grad_(False)
 
-    def above(self, layers: int) -> list[nn.Module]:
-        """Return the modules of the encoder above its ``layers`` lowest layers (1 or more)."""
+    def lowest(self, layers: int) -> list[nn.Parameter]:
+        """Return the parameters of the ``layers`` lowest layers (1 or more) of the encoder."""
         raise NotImplementedError
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:

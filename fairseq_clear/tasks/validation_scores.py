@@ -63,7 +63,7 @@ class _Validation:
         found: dict[tuple[Sequence[str], str], Floats] = {}
         for names, texts in self.texts.items():
             known, default = prompts_of(model), sentence_settings(model).get("config", {}).get("default_prompt_name")
-            name = find_prompt(known, (*names, default))
+            name = find_prompt(known, names or (default,))
             prompt = "" if name is None else known[name]
             vectors = encode_on_workers(model, dictionary, self.tokenizer, texts, prompt)  # (N, D)
             found |= {(names, text): row for text, row in zip(texts, vectors, strict=True)}

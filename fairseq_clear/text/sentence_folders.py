@@ -32,10 +32,14 @@ def find_prompt(prompts: Mapping[str, str], names: Iterable[str | None]) -> str 
 
 
 def prompt_for(encoder: Any, names: Sequence[str], given: str | None = None) -> str | None:
-    """Return the prompt of queries or of passages: the given one, or else the encoder's, see ``find_prompt``."""
+    """Return the prompt of queries or of passages: the given one, or else the encoder's, see ``find_prompt``.
+
+    None if the encoder has neither such a prompt nor a default one, which would be used instead.
+    """
     prompts = getattr(encoder, "prompts", None) or {}
     name = find_prompt(prompts, names)
-    return given if given is not None or name is None else prompts[name]
+    none = "" if getattr(encoder, "default_prompt_name", None) else None
+    return given if given is not None else none if name is None else prompts[name]
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,8 @@ def read_modules(folder: Path, *, ignore_mode: bool = False) -> tuple[str | None
     for module in read_json(modules, kind=list) if modules.is_file() else ():
         if not isinstance(module, dict):
             raise UserError(f"{modules}: {module!r} is not a module; copy the file again")
-        name = str(module.get("type", "")).rpartition(".")[2]
+        package, _, name = str(module.get("type", "")).rpartition(".")
+        name = name if package.startswith("sentence_transformers.") else f"{package}.{name}"
         if name == "Pooling":
             config = folder / str(module.get("path", "")) / "config.json"
             pooling = None if ignore_mode else _read_mode(config)
@@ -82,6 +87,8 @@ def read_modules(folder: Path, *, ignore_mode: bool = False) -> tuple[str | None
                 "file to import only the encoder"
             )
     config = read_json(folder / PROMPTS, kind=dict) if (folder / PROMPTS).is_file() else {}
+    if (kind := config.get("model_type") or "SentenceTransformer") != "SentenceTransformer":
+        raise UserError(f"{folder / PROMPTS}: is a {kind}, which does not encode single texts; give another folder")
     prompts, default = config.get("prompts") or {}, config.get("default_prompt_name")
     if not isinstance(prompts, dict) or (default and default not in prompts):
         raise UserError(

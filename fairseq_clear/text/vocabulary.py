@@ -14,6 +14,7 @@ from fairseq_clear.errors import UserError, one_line
 from fairseq_clear.files import write_json
 from fairseq_clear.libraries import quiet_transformers
 from fairseq_clear.output_folder import scratch_folder
+from fairseq_clear.text.sentence_folders import lower_cases
 from fairseq_clear.text.tokenizers import (
     HF_NAMES,
     ROLES,
@@ -39,7 +40,8 @@ def install_hf_tokenizer(source: Path, folder: Path) -> list[str]:
     tokens.
 
     Raises:
-        UserError: there is no tokenizer, or it has no token for a role that fairseq's vocabulary needs.
+        UserError: there is no tokenizer, or it has no token for a role that fairseq's vocabulary needs; or
+            sentence-transformers puts texts into lower case and the tokenizer does not.
     """
     tokenizer_json, special_tokens = HF_NAMES
     if _is_complete(source):
@@ -59,6 +61,12 @@ def install_hf_tokenizer(source: Path, folder: Path) -> list[str]:
             raise UserError(f"{source}: its tokenizer has no {', '.join(missing)}, which fairseq's vocabulary needs")
         (folder / tokenizer_json).write_text(content, encoding="utf-8")
     write_json(folder / special_tokens, special)
+    tokenizer = HfTokenizer.from_folder(folder)
+    if lower_cases(source) and tokenizer.encode("A B") != tokenizer.encode("a b"):
+        raise UserError(
+            f"{source}: do_lower_case is true, but its tokenizer keeps capital letters; set it to false in "
+            "sentence_bert_config.json, and put your texts into lower case yourself"
+        )
     return list(HF_NAMES)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fairseq_clear.cli.main import main
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.sentence_encoder import SentenceEncoder
 from fairseq_clear.interop.exporting import export
@@ -89,6 +90,11 @@ def test_lower_casing_that_the_tokenizer_lacks(tmp_path: Path) -> None:
     import_hf(lower, tmp_path / "ours")
     with pytest.raises(UserError, match="do_lower_case is true, but its tokenizer keeps capital letters"):
         import_hf(cased, tmp_path / "cased")
+    text, data = tmp_path / "text.txt", tmp_path / "bin"
+    text.write_text("bada kefe linu\n\n" * 50)
+    for source, status in ((cased, 2), (lower, 0)):
+        assert main(["prepare", str(text), "--dest", str(data), "--tokenizer-dir", str(source)]) == status
+        assert data.exists() == (source is lower)
     assert not (tmp_path / "cased").exists()
 
 
@@ -129,6 +135,28 @@ def test_files_that_hold_something_else_are_one_error(name: str, whole: Path, tm
         with pytest.raises(UserError, match=Path(name).name):
             import_hf(start, tmp_path / "encoder")
         assert not (tmp_path / "encoder").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("config_sentence_transformers.json", {"model_type": "CrossEncoder"}, "is a CrossEncoder"),
+        ("config_sentence_transformers.json", {"prompts": {"query": "[SEP] "}}, "its prompt query has a special token"),
+        ("modules.json", [{"type": "mine.Transformer", "path": ""}], "has a module mine.Transformer"),
+    ],
+)
+def test_what_would_give_other_vectors_is_rejected(name, content, said, whole: Path, tmp_path: Path) -> None:
+    start = shutil.copytree(whole, tmp_path / "start")
+    (start / name).write_text(json.dumps(content))
+    with pytest.raises(UserError, match=said):
+        import_hf(start, tmp_path / "encoder", arch="clear_hf")
+
+
+def test_a_limit_above_the_positions_is_said(tmp_path: Path) -> None:
+    notes = import_hf(
+        make_sentence_folder(tmp_path / "start", "bert", length=60), tmp_path / "encoder", arch="clear_hf"
+    )
+    assert "max_seq_length 60: texts are cut to 40 tokens, as config.json says" in notes
 
 
 @pytest.mark.parametrize("content", [{"prompts": ["a"]}, {"prompts": {"a": "b"}, "default_prompt_name": "query"}])

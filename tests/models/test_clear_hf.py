@@ -20,6 +20,7 @@ from fairseq_clear.cli.main import main
 from fairseq_clear.errors import UserError
 from fairseq_clear.interop.exporting import export
 from fairseq_clear.interop.parity import compare_states
+from fairseq_clear.models import hf_source
 from fairseq_clear.models.clear_hf import ClearHfModel
 from fairseq_clear.models.encoding import read_tokens
 from fairseq_clear.models.hf_encoder import HfBackbone, HfEncoder
@@ -362,6 +363,7 @@ def edit(source: Path, **changes: Any) -> None:
         ([], {"is_decoder": True}, "a bert that decodes; an encoder is needed"),
         ([], {"model_type": "mine", "auto_map": {"AutoModel": "code.Mine"}}, "transformers cannot load it"),
         ([], {"vocab_size": 90}, "do not fit its config.json"),
+        ([], {"attention_type": "block_sparse"}, "set it to original_full"),
     ],
 )
 def test_mistakes_are_one_line(flags, change, said, bert, tmp_path, caplog) -> None:
@@ -401,6 +403,47 @@ def test_encoders_that_cannot_be_trained_are_rejected(bert, tmp_path, caplog, ca
         ClearHfModel.check_run(configuration(bert.data, *flags))
     with pytest.raises(UserError, match="--store-ema: cannot average"):
         ClearHfModel.check_run(configuration(bert.data, *flags[:4], "--store-ema"))
+    of_stock = configuration(bert.data, *flags[:4])
+    of_stock.task._name = "masked_lm"
+    with pytest.raises(UserError, match="is not trained by --task masked_lm .* give --task clear_lm"):
+        ClearHfModel.check_run(of_stock)
+
+
+def test_data_of_another_tokenizer_are_rejected(bert, made, tmp_path, caplog) -> None:
+    """Ids would be valid, and read the rows of other words."""
+    split = shutil.copytree(bert.data, tmp_path / "split")
+    path = split / "clear.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"tokenizer": {"kind": "none", "files": []}}))
+    for data in (made("roberta").data, split):
+        refuses(caplog, "the data have another tokenizer", SimpleNamespace(source=bert.source, data=data), of=start)
+
+
+def with_weight(source: Path, name: str) -> Path:
+    """The folder with one weight more."""
+    from safetensors.torch import load_file, save_file
+
+    path = source / "model.safetensors"
+    save_file(load_file(path) | {name: torch.ones(4)}, path, {"format": "pt"})
+    return source
+
+
+def test_weights_without_a_place_are_named_or_rejected(bert, tmp_path, caplog) -> None:
+    """Relative positions are ignored by transformers 5, which computes other vectors without them."""
+    from fairseq_clear.interop.importing import import_hf
+
+    source = with_weight(shutil.copytree(bert.source, tmp_path / "classifying"), "classifier.out.weight")
+    notes = import_hf(source, tmp_path / "ours", arch="clear_hf")
+    assert notes[0] == "left out, as the encoder has no such part: classifier.out"
+    name = "bert.encoder.layer.0.attention.self.distance_embedding.weight"
+    source = with_weight(shutil.copytree(bert.source, tmp_path / "relative"), name)
+    refuses(caplog, "do not fit its config.json", SimpleNamespace(source=source, data=bert.data), of=start)
+
+
+def test_rotary_positions_that_transformers_4_ignores(made, monkeypatch, caplog) -> None:
+    if int(hf_source.version("transformers").partition(".")[0]) < 5:
+        pytest.skip("transformers 4 does not write them")
+    monkeypatch.setattr(hf_source, "version", lambda _: "4.57.6")
+    refuses(caplog, "install transformers 5", made("modernbert"), of=start)
 
 
 def test_an_encoder_that_fails_is_one_line(bert: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -437,6 +480,7 @@ def test_blocks_that_share_their_weights_are_frozen_together(made: Any, caplog: 
 def test_the_export_keeps_the_configuration(tmp_path: Path) -> None:
     """Also what a run does not know, such as an id that the folder leaves out."""
     found = one(tmp_path, "bert", type_vocab_size=3, bos_token_id=None)
+    edit(found.source, auto_map={"AutoModel": "code.Mine"})
     assert main(["import", str(found.source), "--dest", str(tmp_path / "ours"), "--arch", "clear_hf"]) == 0
     path = tmp_path / "ours" / "model.pt"
     own = ("--arch", "clear_hf", "--encoder-from", str(path), "--tokens-per-sample", "32")
@@ -447,6 +491,7 @@ def test_the_export_keeps_the_configuration(tmp_path: Path) -> None:
     assert stated["hidden_act"] == "gelu" and stated["pad_token_id"] == 0  # also what equals the default of its class
     kept = {"bos_token_id": None, "type_vocab_size": 3, "vocab_size": before["vocab_size"]}
     assert {name: after[name] for name in kept} == kept
+    assert "auto_map" not in stated, "the code would be run on weights that it does not know"
 
 
 def test_attention_of_padded_batches_is_not_cudnns(bert: SimpleNamespace) -> None:
@@ -469,8 +514,19 @@ def test_a_word_that_the_tokenizer_lacks_is_rejected(tmp_path: Path) -> None:
         HfEncoder(dictionary, source, ids, deleted=False)
 
 
-@pytest.mark.parametrize("layers", ["1", "2"])
-def test_a_last_norm_is_above_the_frozen_layers(layers: str, made: Any) -> None:
-    encoder = start(made("modernbert"), "--frozen-layers", layers)[0].get_model().backbone.model
-    assert all(parameter.requires_grad for parameter in encoder.final_norm.parameters())
-    assert [next(block.parameters()).requires_grad for block in encoder.layers][:2] == [layers == "1", True]
+@pytest.mark.parametrize("layers", [1, 2, 4])
+@pytest.mark.parametrize(("name", "last"), [("modernbert", "final_norm"), ("megatron-bert", "encoder.ln")])
+def test_a_last_norm_is_above_the_frozen_layers(name: str, last: str, layers: int, made: Any) -> None:
+    backbone = start(made(name), "--frozen-layers", str(layers))[0].get_model().backbone
+    assert all(parameter.requires_grad for parameter in backbone.model.get_submodule(last).parameters())
+    trained = [next(block.parameters()).requires_grad for block in backbone.layers]
+    assert trained == [layers <= n for n in range(1, 4)]
+    assert not any(parameter.requires_grad for parameter in backbone.model.embeddings.parameters())
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_convolution_behind_the_first_block_belongs_to_it(layers: int, tmp_path: Path) -> None:
+    found = one(tmp_path, "deberta-v2", conv_kernel_size=3, conv_act="gelu")
+    encoder = start(found, "--frozen-layers", str(layers))[0].get_model().backbone.model.encoder
+    assert encoder.conv.conv.weight.requires_grad == (layers == 1)
+    assert encoder.rel_embeddings.weight.requires_grad == (layers == 1)

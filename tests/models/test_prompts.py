@@ -23,6 +23,7 @@ from fairseq_clear.refining.refine_settings import PAIRS, RECIPES, RefineSetting
 from fairseq_clear.refining.refine_steps import Training, training_flags
 from fairseq_clear.tasks import validation_scores
 from fairseq_clear.text.data_folders import load_tokenizer
+from fairseq_clear.text.sentence_folders import DOCUMENT, prompt_for
 from tests.interop.folders import NEEDS_ST, make_sentence_folder, read_sentence_transformer
 from tests.models.test_clear_hf import prepared
 from tests.training import build, refuses
@@ -67,6 +68,26 @@ def test_they_are_those_of_sentence_transformers(pooling: str, pooled: bool, tmp
     assert np.abs(pairs[0][0] - pairs[1][0])[0].max() > 1e-3
     with pytest.raises(UserError, match="prompt answer: the encoder has no such prompt; it has query, passage"):
         encoder.encode(TEXTS, prompt_name="answer")
+
+
+@pytest.mark.parametrize(
+    ("prompts", "default"),
+    [({"query": "bada kefe: ", "document": ""}, "query"), ({"retrieval": "bada kefe: "}, "retrieval")],
+)
+def test_a_default_prompt_is_not_one_of_queries_or_passages(prompts, default, tmp_path) -> None:
+    encoder = ours(folder_with(tmp_path, prompts=prompts, default_prompt_name=default), tmp_path)
+    theirs = read_sentence_transformer(tmp_path / "source")
+    for side in ("encode_query", "encode_document"):
+        np.testing.assert_allclose(getattr(encoder, side)(TEXTS), getattr(theirs, side)(TEXTS), atol=1e-6)
+    np.testing.assert_allclose(encoder.encode(TEXTS), theirs.encode(TEXTS), atol=1e-6)
+    assert prompt_for(CachedEncoder(encoder), DOCUMENT) == prompt_for(theirs, DOCUMENT) == ""
+    data = prepared(tmp_path, tmp_path / "source")
+    (tmp_path / "pairs.tsv").write_text("bada kefe\tlinu moba pada\nbaju keni\treho life baho\n")
+    arch = ("--arch", "clear_hf", "--encoder-from", str(tmp_path / "source"), "--tokens-per-sample", "32")
+    trainer, _ = build(data, *arch, "--eval-retrieval", str(tmp_path / "pairs.tsv"))
+    with mock.patch.object(validation_scores, "encode_texts", side_effect=validation_scores.encode_texts) as used:
+        trainer.task.retrieval(trainer.get_model(), trainer.task.dictionary)
+    assert [call.kwargs["prompt"] for call in used.call_args_list] == [prompts.get("query", ""), ""]
 
 
 def test_the_export_says_them_under_both_names_and_the_cache_keeps_them_apart(tmp_path: Path) -> None:
