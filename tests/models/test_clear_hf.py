@@ -530,3 +530,9 @@ def test_a_convolution_behind_the_first_block_belongs_to_it(layers: int, tmp_pat
     encoder = start(found, "--frozen-layers", str(layers))[0].get_model().backbone.model.encoder
     assert encoder.conv.conv.weight.requires_grad == (layers == 1)
     assert encoder.rel_embeddings.weight.requires_grad == (layers == 1)
+
+
+def test_a_head_that_reads_more_than_the_states_is_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    found = one(tmp_path, "deberta-v2", legacy=False)
+    refuses(caplog, "deberta-v2: transformers cannot load it", found, of=start)
+    start(found, "--mlm-weight", "0")
