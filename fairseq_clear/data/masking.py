@@ -22,6 +22,7 @@ from fairseq.data import Dictionary, MaskTokensDataset
 from fairseq_clear import patches
 from fairseq_clear.seeding import Draws
 from fairseq_clear.text.data_folders import load_tokenizer
+from fairseq_clear.text.tokenizers import word_starts
 from fairseq_clear.tokens import Bools, Ragged, Tokens, ranges
 
 patches.apply()
@@ -179,5 +180,5 @@ class Masks:
         """(vocabulary,) where a token begins a word. (Stock masked_lm reads an attribute that is never set.)"""
         tokenizer = load_tokenizer(utils.split_paths(self.cfg.data)[0])
         special = self.dictionary.nspecial
-        starts = map(tokenizer.is_word_start, self.dictionary.symbols[special:])
+        starts = word_starts(tokenizer, self.dictionary.symbols[special:])
         return np.array([*[True] * special, *starts], np.bool_)

@@ -86,12 +86,24 @@ def _from_sentencepiece(library: Any, tokenizer: SentencePieceTokenizer, symbols
     made, spec = library.Tokenizer(algorithm), model.normalizer_spec
     normalizers, decoders = library.normalizers, library.decoders
     steps = [normalizers.Precompiled(spec.precompiled_charsmap)] if spec.precompiled_charsmap else []
+    if steps and steps[0].normalize_str("e\u0301") == "\u00e9":
+        # sentencepiece composes the longest sequence that its table has, Precompiled single characters and short sequences
+        steps = [normalizers.NFC(), *steps, normalizers.NFC()]
     if spec.remove_extra_whitespaces:
-        steps += [normalizers.Strip(), normalizers.Replace(library.Regex(" {2,}"), " ")]
+        edges = normalizers.Replace(library.Regex("^ +| +$"), "")  # Strip also removes what is no space, such as U+0085
+        steps += [edges, normalizers.Replace(library.Regex(" {2,}"), " ")]
     made.normalizer = normalizers.Sequence(steps)
-    made.pre_tokenizer = library.pre_tokenizers.Metaspace(
-        replacement=SPACE, prepend_scheme="always" if spec.add_dummy_prefix else "never"
+    pre_tokenizers = library.pre_tokenizers
+    joins_words = any(SPACE in entry.piece[1:] for entry in model.pieces)
+    split = pre_tokenizers.Metaspace(
+        replacement=SPACE, prepend_scheme="always" if spec.add_dummy_prefix else "never", split=not joins_words
     )
+    made.pre_tokenizer = split
+    if (
+        bytes_too and model.trainer_spec.model_type == UNIGRAM
+    ):  # which would read the name of a byte in a text as that byte
+        names = pre_tokenizers.Split(library.Regex("<(?=0x[0-9A-F]{2}>)"), "merged_with_previous")
+        made.pre_tokenizer = pre_tokenizers.Sequence([split, names])
     made.decoder = decoders.Sequence(
         [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
@@ -129,7 +141,7 @@ def _merges(scores: dict[str, float]) -> list[tuple[str, str]]:
 
 def _from_gpt2(library: Any, tokenizer: Gpt2Tokenizer, symbols: list[str]) -> Any:
     encoder: dict[str, int] = json.loads(Path(tokenizer.path).read_text(encoding="utf-8"))
-    lines = Path(tokenizer.vocab_bpe).read_text(encoding="utf-8").split("\n")[1:]
+    lines = Path(tokenizer.vocab_bpe).read_text(encoding="utf-8").split("\n")[1:-1]  # as fairseq reads it
     merges = [tuple(line.split()) for line in lines if line.strip()]
     names = {str(index): token for token, index in encoder.items()}
     _check_pieces(tokenizer.path, names, symbols, "roberta.base has it")

@@ -141,7 +141,7 @@ def text_rows(lines: Iterable[Row], document_start: re.Pattern[str] | None) -> I
     for text, *others in lines:
         if document_start is not None and document_start.search(text):
             yield None
-        if text.strip() or document_start is not None:
+        if is_visible(text) or document_start is not None:
             yield text.strip(), *(other.strip() if is_visible(other) else "" for other in others)
         else:
             yield None

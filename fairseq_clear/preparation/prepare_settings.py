@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.settings import check_settings, setting
-from fairseq_clear.text.data_folders import CLEAR_JSON, DICTIONARY, recorded_tokenizer
+from fairseq_clear.text.data_folders import CLEAR_JSON, DICTIONARY, epoch_folders, recorded_tokenizer
 
 SPLIT_MODES = ("lines", "paragraphs")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # a name that --views accepts
@@ -117,9 +117,9 @@ class TokenizerSettings:
         Raises:
             UserError: the folder records no tokenizer of raw text.
         """
-        folder = self.tokenizer_dir
-        if folder is None or not (folder / CLEAR_JSON).is_file():
+        if self.tokenizer_dir is None or not (self.tokenizer_dir / CLEAR_JSON).is_file():
             return self
+        folder = epoch_folders(self.tokenizer_dir)[0]  # with --shards, the files are in the first
         kind, files = recorded_tokenizer(folder)
         if kind == "hf":
             return self

@@ -11,7 +11,7 @@ from fairseq_clear.augmentations.synonym_table import SynonymTable
 from fairseq_clear.errors import UserError, one_line
 from fairseq_clear.files import hash_file, write_errors, write_whole
 from fairseq_clear.text.data_folders import FAIRSEQ_SPECIALS, load_tokenizer, read_dictionary
-from fairseq_clear.text.tokenizers import Tokenizer
+from fairseq_clear.text.tokenizers import Tokenizer, word_starts
 from fairseq_clear.tokens import Bools
 
 SYNONYMS_NPZ = "synonyms.npz"
@@ -79,7 +79,10 @@ def find_word_starts(symbols: list[str], tokenizer: Tokenizer) -> Bools:
     space follows it. ``<unk>`` belongs to the word around it, unless every symbol is a word.
     """
     own = symbols[len(FAIRSEQ_SPECIALS) :]
-    starts = [tokenizer.is_word_start(symbol) or _closes_word(symbol, tokenizer) for symbol in own]
+    starts = [
+        is_start or _closes_word(symbol, tokenizer)
+        for is_start, symbol in zip(word_starts(tokenizer, own), own, strict=True)
+    ]
     specials = [True, True, True, all(starts)]
     return np.array(specials + starts, np.bool_)
 

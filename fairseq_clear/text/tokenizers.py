@@ -5,7 +5,7 @@ Importing this module does not import fairseq.
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol
@@ -147,6 +147,7 @@ class HfTokenizer:
 
     Attributes:
         content: the ``tokenizer.json``, changed by ``split_names``.
+        marks_ends: whether symbols say where words end, not where they begin.
 
     Raises:
         UserError: a file is missing or has another format, or ``tokenizers`` is not installed.
@@ -175,6 +176,7 @@ class HfTokenizer:
         self._ids = {roles.get(token) or _unlike_specials(token, known): index for token, index in known.items()}
         self._by_id = {index: symbol for symbol, index in self._ids.items()}
         self._word_mark, self._marks_start = _word_mark(json.loads(self.content))
+        self.marks_ends = bool(json.loads(self.content)["model"].get("end_of_word_suffix"))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -218,6 +220,16 @@ class HfTokenizer:
     def is_word_start(self, symbol: str) -> bool:
         """Whether a word begins at a symbol: it has no ``##`` (WordPiece), begins with a space mark (others), or is special."""
         return symbol in SPECIAL_SYMBOLS or symbol.startswith(self._word_mark) == self._marks_start
+
+
+def word_starts(tokenizer: Tokenizer, symbols: Iterable[str]) -> list[bool]:
+    """Whether a word begins at each symbol; UserError for a tokenizer whose symbols do not say so."""
+    if getattr(tokenizer, "marks_ends", False):
+        raise UserError(
+            f"{getattr(tokenizer, 'path', 'the tokenizer')}: its symbols say where words end; masks and augmentations of whole "
+            "words need to know where they begin"
+        )
+    return [tokenizer.is_word_start(symbol) for symbol in symbols]
 
 
 def _unlike_specials(token: str, known: dict[str, int]) -> str:

@@ -37,6 +37,9 @@ SENTENCEPIECE = {
     "bpe": {"model_type": "bpe", "byte_fallback": False, "vocab_size": 60},
     "bpe-bytes": {"model_type": "bpe"},
     "unigram-html": {"byte_fallback": False, "vocab_size": 60, "required_chars": "<>/"},
+    "unigram-folded": {"normalization_rule_name": "nmt_nfkc_cf"},
+    "unigram-phrases": {"split_by_whitespace": False},
+    "bpe-phrases": {"model_type": "bpe", "split_by_whitespace": False},
 }
 NAMES = {
     "<s>", "</s>", "<pad>", "<unk>", "<mask>", "<del>", "[CLS]", "[SEP]", "[PAD]", "[UNK]", "[MASK]", "<|endoftext|>",
@@ -51,7 +54,23 @@ def texts_with(name: str) -> list[str]:
     ]
 
 
-TRAPS = ["  two  spaces\tand a tab ", "\u3000wide", "\U0001f600 \u2603\u2603 unknown", "Caf\u00e9 \ufb01n 00 000!"]
+TRAPS = [
+    *(
+        "tie\u0302\u0301ng Vie\u0323\u0302t E\u0301",
+        "\uff76\uff9e\uff72\uff84\uff9e",
+        "\u304b\u3099",
+        "\u1112\u1161\u11ab",
+    ),
+    *(
+        "token <0x41> is a<0x0A>b",
+        "<0x41",
+        "the cat x\x85 the",
+        "the cat\x85",
+        "  two  spaces\tand a tab ",
+        "\u3000wide",
+    ),
+    *("\U0001f600 \u2603\u2603 unknown", "Caf\u00e9 \ufb01n 00 000!"),
+]
 TEXTS = [text for name in sorted(NAMES) for text in texts_with(name)]
 
 
@@ -67,7 +86,7 @@ def rename_pieces(path: Path, pieces: list[str]) -> None:
     path.write_bytes(model.SerializeToString())
 
 
-@pytest.fixture(scope="module", params=[*HF, *SENTENCEPIECE, "gpt2", "whitespace"])
+@pytest.fixture(scope="module", params=[*HF, *SENTENCEPIECE, "gpt2", "gpt2-cut", "whitespace"])
 def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tokenizer]:
     """(folder with a random model and its dict.txt, tokenizer)"""
     kind, folder = request.param, tmp_path_factory.mktemp(request.param)
@@ -78,8 +97,11 @@ def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     dictionary = Dictionary()
     for word in ("the", "cat", "<", "s>"):
         dictionary.add_symbol(word)
-    if kind == "gpt2":
-        tokenizer = Gpt2Tokenizer(*gpt2_files(folder))
+    if kind.startswith("gpt2"):
+        files = gpt2_files(folder)
+        if kind == "gpt2-cut":  # without the last newline, fairseq does not read the last merge
+            files[1].write_text(files[1].read_text().rstrip("\n"))
+        tokenizer = Gpt2Tokenizer(*files)
         dictionary = build_dictionary(tokenizer)
     elif kind in SENTENCEPIECE:
         path = sentencepiece_model(folder / "m.model", **SENTENCEPIECE[kind])

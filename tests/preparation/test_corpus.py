@@ -43,6 +43,13 @@ def test_a_record_is_a_document_and_its_title_the_first_line(tmp_path: Path) -> 
     assert lines_of(path, text_field="body") == ["a", "b c", "d", "", "e"]
 
 
+def test_a_line_without_visible_characters_is_blank(tmp_path: Path) -> None:
+    for mark in ("\u200b", "\ufeff", "\u00ad \t"):
+        path = write(tmp_path / "a.txt", f"One is\n{mark}\ntwo.\n".encode())
+        assert lines_of(path) == ["One is", "", "two."]
+        assert lines_of(path, split_sentences="paragraphs") == ["One is", "", "two."]
+
+
 def rows_of(units: Iterable[str | None]) -> Iterator[tuple[str] | None]:
     return (None if unit is None else (unit,) for unit in units)
 

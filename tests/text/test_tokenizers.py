@@ -175,6 +175,22 @@ def test_words_begin_where_spaces_are(hf: HfTokenizer) -> None:
     assert [hf.decode(word).strip() for word in words] == ["bada", "kefe", "linu", ",", "moba"]
 
 
+def test_symbols_that_say_where_words_end(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers", reason="optional, extra hf")
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    made = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=60, special_tokens=special, end_of_word_suffix="</w>", show_progress=False
+    )
+    made.train_from_iterator([LINE] * 9, trainer)
+    write_tokenizer(made, tmp_path, "roberta")
+    hf = HfTokenizer.from_folder(tmp_path)
+    assert hf.encode("bada") == ["bada</w>"]
+    with pytest.raises(UserError, match="say where words end"):
+        find_word_starts(["<s>", "<pad>", "</s>", "<unk>", *hf.symbols()], hf)
+
+
 def test_special_tokens_have_fairseqs_names(hf: HfTokenizer) -> None:
     ids = hf.ids()
     assert {"<s>", "<pad>", "</s>", "<unk>", "<mask>"} <= set(ids)

@@ -60,6 +60,8 @@ class HuggingFaceTranslator(Translator):
 
     def encode(self, text: str) -> Tokens:
         """Convert text to token ids, after the id of its language."""
+        # Marian takes all from ">>" to "<<" at the start of a text as a language; sentencepiece leaves out the space
+        text = f" {text}" if text.startswith(">>") else text
         ids = self._tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
         return [*self._source_marks, *ids, self._tokenizer.eos_token_id]
 

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 Tokens = list[Any]  # ids or pieces of a text, with an end symbol
 
-FORMS = ("{}", "__{}__", ">>{}<<")  # tokens of a language: NLLB and mBART, M2M100, OPUS-MT
+FORMS = ("__{}__", ">>{}<<", "{}")  # tokens of a language: M2M100, OPUS-MT, NLLB and mBART
 LANGUAGE = re.compile(r">>[^<>]+<<|__[a-z]{2,3}__|[a-z]{3}_[A-Z][a-z]{3}|[a-z]{2}_[A-Z]{2}")
 PROBE = "Yes."  # a text that every model translates
 SHOWN = 20  # warnings of a model; a text that fails is counted in the report
@@ -165,11 +165,11 @@ def language_tokens(vocabulary: Collection[str], model: Model) -> tuple[list[str
     Raises:
         UserError: the model has several languages and none is given, or it does not know a given language.
     """
-    known = sorted(token for token in vocabulary if LANGUAGE.fullmatch(token))
+    known = sorted(token for token in vocabulary if LANGUAGE.fullmatch(token))  # "en" alone can be a piece of a word
     if model.languages is None and len(known) < 2:
         return [], []
     source, target = (
-        next((form.format(name) for form in FORMS if form.format(name) in vocabulary), "")
+        next((form.format(name) for form in FORMS if form.format(name) in known), "")
         for name in model.languages or ("", "")
     )
     if target.startswith(">>"):

@@ -71,6 +71,9 @@ def test_samples_depend_on_the_seed_alone(models: Path, name: str) -> None:
 @BOTH
 def test_special_words_of_the_text_are_not_special(models: Path, name: str) -> None:
     model = load(models / name)
+    other = load(models / ("marian" if name == "marian-ct2" else "marian-ct2"))
+    text = ">> bada << kefe"  # Marian's tokenizer takes the beginning as a language
+    assert len(model.encode(text)) == len(other.encode(text)) > 4
     tokens = model.encode("bada </s> <pad> kefe")
     assert tokens.count(model.encode("")[0]) == 1
     found = model.translate(["bada kefe", "bada ⅷ kefe"])
@@ -106,6 +109,9 @@ SEVERAL, NLLB = {">>por<<", ">>spa<<", "a"}, {"eng_Latn", "por_Latn", "a"}
         ({"a", "b_c"}, None, ([], [])),
         (NLLB, None, "--model-languages not given: x knows the languages eng_Latn, por_Latn"),
         (NLLB, ("eng_Latn", "klingon"), "--model-languages eng_Latn:klingon: "),
+        ({"en", "pt", "__en__", "__pt__"}, ("en", "pt"), (["__en__"], ["__pt__"])),  # "en" is also a piece of words
+        ({"en", "pt", *SEVERAL, ">>pt<<"}, ("en", "pt"), ([">>pt<<"], [])),
+        ({"en", "pt"}, ("en", "pt"), "--model-languages en:pt: x knows the languages of one pair only"),
         ({"a"}, ("en", "pt"), "--model-languages en:pt: x knows the languages of one pair only"),
     ],
 )
