@@ -132,8 +132,6 @@ class ContrastiveCriterion(FairseqCriterion):
         """
         name, contrasts = cfg.criterion._name, cfg.criterion.contrastive_weight > 0
         needed = f"which --criterion {name} needs"
-        if contrasts and cls.key_encoder == "momentum" and cfg.ema.store_ema:
-            raise UserError(f"--store-ema: cannot average the queue of --criterion {name}; leave it out")
         if contrasts and not issubclass(TASK_REGISTRY[cfg.task._name], RunTask):
             raise UserError(f"--task {cfg.task._name}: makes no views of the texts, {needed}; give --task clear_lm")
         is_own = issubclass(ARCH_MODEL_REGISTRY[cfg.model._name], ContrastiveModel)

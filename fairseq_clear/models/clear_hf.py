@@ -88,8 +88,6 @@ class ClearHfModel(TextModel, FairseqEncoderModel):
             raise UserError(
                 f"--ddp-backend {backend}: divides fairseq's own layers, which --arch clear_hf does not have; give pytorch_ddp"
             )
-        if cfg.ema.store_ema:
-            raise UserError("--store-ema: cannot average the integers that --arch clear_hf holds; leave it out")
         resolve_encoder(cfg.model, cfg.checkpoint, getattr(cfg.task, "allow_change", None) or "")
 
     @classmethod

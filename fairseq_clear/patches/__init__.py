@@ -54,6 +54,10 @@ _ROWS = {
             "--amp makes a step although the norm of the gradients is not finite",
         ),
         "precision:step": ("fairseq.optim.amp_optimizer:AMPOptimizer.step", "--amp divides by the loss scale twice"),
+        "precision:amp_init": (
+            "fairseq.optim.amp_optimizer:AMPOptimizer.__init__",
+            "--amp-init-scale and --amp-scale-window set something else",
+        ),
         "precision:amp_state_dict": ("fairseq.optim.amp_optimizer:AMPOptimizer.state_dict", _SCALE),
         "precision:amp_load_state_dict": ("fairseq.optim.amp_optimizer:AMPOptimizer.load_state_dict", _SCALE),
         "precision:memory_efficient_state_dict": (f"{_MEMORY_EFFICIENT}.state_dict", _SCALE),

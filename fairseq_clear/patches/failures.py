@@ -23,10 +23,12 @@ from fairseq_clear.lifecycle import RunTask
 from fairseq_clear.patches import original, stopping
 from fairseq_clear.patches.checkpoint_files import newest_whole, watch_reading
 from fairseq_clear.processes import holds, lock
+from fairseq_clear.spec import setting_names
 
 logger = logging.getLogger(__name__)
 
 SKIPPED_IN_A_ROW = 3
+OPTIMIZER_SETTINGS = ("weight_decay", "adam_betas", "adam_eps", "momentum")
 
 
 @exit_on_user_error
@@ -53,6 +55,8 @@ def train_step(self: Trainer, samples: Any, raise_oom: bool = False) -> Any:
         ) from error
     except (MemoryError, RuntimeError) as error:
         _raise_out_of_memory(f"update {update}", error)
+    if self.get_num_updates() >= update:
+        self._amp_retries = 0  # fairseq counts those of other updates too
     if getattr(self, "_clear_skipped", 0) == skipped:
         self._clear_skipped = 0
     elif self._clear_skipped >= SKIPPED_IN_A_ROW:
@@ -111,7 +115,7 @@ def load_checkpoint(
     reset_meters: bool = False,
 ) -> Any:
     """Replaces ``Trainer.load_checkpoint``: locks --save-dir, the task checks the file first, and errors are one line."""
-    stopping.forget_run()
+    stopping.begin_run(self.cfg.optimization.update_freq)
     is_ours, named = isinstance(self.task, RunTask), self.cfg.checkpoint.restore_file
     if is_ours and self.is_data_parallel_master and not self.cfg.checkpoint.no_save:
         _lock_save_dir(Path(self.cfg.checkpoint.save_dir))
@@ -119,20 +123,17 @@ def load_checkpoint(
         raise UserError(f"--restore-file {named}: no such file; leave it out to start from scratch")
 
     def check(state: dict[str, Any]) -> None:
-        extra = state.setdefault("extra_state", None) or {}
-        if self.cfg.ema.store_ema and "ema" not in extra:  # fairseq ends in a KeyError
-            if not reset_optimizer:
-                raise UserError(f"--store-ema: {filename} holds no moving average to continue; leave the flag out")
-            state["extra_state"] = {**extra, "ema": {}}  # a new run's average begins with the weights that are loaded
+        state.setdefault("extra_state", None)
         if is_ours:
             self.task.check_checkpoint(self, filename, state, resumes=not reset_optimizer)
 
+    if is_ours and setting_names(self.cfg.task.allow_change) & set(OPTIMIZER_SETTINGS):  # torch keeps the saved ones
+        config = self.optimizer.optimizer_config.items()
+        optimizer_overrides = {n: v for n, v in config if n != "lr"} | dict(optimizer_overrides or {})
     stock = original("fairseq.trainer:Trainer.load_checkpoint")
     try:
         with watch_reading(check):
             state = stock(self, filename, reset_optimizer, reset_lr_scheduler, optimizer_overrides, reset_meters)
-        if self._ema is not None:  # fairseq does not save how many updates the average has not seen
-            self._ema.update_freq_counter = self.get_num_updates() % self.cfg.ema.ema_update_freq
         if is_ours and self.data_parallel_world_size > 1:  # fairseq reads the file on the first worker alone
             group, counted = self.data_parallel_process_group, stopping.early_stopping
             counted.update(distributed_utils.broadcast_object(counted, 0, group, self.device))

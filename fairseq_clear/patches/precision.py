@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from fairseq.dataclass.configs import CommonConfig
 from fairseq.optim.dynamic_loss_scaler import DynamicLossScaler
 
 from fairseq_clear.patches import original
@@ -103,9 +104,22 @@ def _saving_scaler(owner: str) -> Callable[[Any], dict[str, Any]]:
     return state_dict
 
 
+def amp_init(self: Any, cfg: Any, params: Any, fp32_optimizer: Any, **kwargs: Any) -> None:
+    """Replaces ``AMPOptimizer.__init__``, which takes ``--amp-init-scale`` as the window, and only the scale of ``--fp16``."""
+    original(f"{AMP}.__init__")(self, cfg, params, fp32_optimizer, **kwargs)
+    common, window = cfg.common, cfg.common.amp_scale_window
+    scale = common.fp16_init_scale if common.amp_init_scale == CommonConfig.amp_init_scale else common.amp_init_scale
+    self._grad_scaler = torch.cuda.amp.GradScaler(
+        init_scale=scale, **({} if window is None else {"growth_interval": window})
+    )
+
+
 def _loading_scaler(owner: str) -> Callable[[Any, dict[str, Any], Any], None]:
     def load_state_dict(self: Any, state_dict: dict[str, Any], optimizer_overrides: Any = None) -> None:
-        original(f"{owner}.load_state_dict")(self, state_dict, optimizer_overrides)
+        if owner == AMP:  # whose own method passes by the optimizer's, which knows what it does not decay
+            self.fp32_optimizer.load_state_dict(state_dict, optimizer_overrides)
+        else:
+            original(f"{owner}.load_state_dict")(self, state_dict, optimizer_overrides)
         saved = state_dict.get(SCALER, {})  # perhaps of another precision
         if isinstance(self.scaler, DynamicLossScaler):
             vars(self.scaler).update({name: value for name, value in saved.items() if name in vars(self.scaler)})

@@ -317,8 +317,25 @@ def _check(cfg: Any, parts: list[type[CheckedPart]]) -> None:
         raise UserError(f"--finetune-from-model {start}: no such file; give a checkpoint (.pt)")
     if start and (flags := stopping.start_flags(checkpoint)):
         raise UserError(f"--finetune-from-model {start}: starts a new run; leave out {' and '.join(flags)}")
-    if (backend := cfg.distributed_training.ddp_backend) in ("fully_sharded", "slowmo"):
+    workers, frequencies = cfg.distributed_training, cfg.optimization.update_freq
+    if (backend := workers.ddp_backend) in ("fully_sharded", "slowmo"):
         raise UserError(f"--ddp-backend {backend}: was never tried with this plugin; give pytorch_ddp, or leave it out")
+    for flag, given, why in (
+        (
+            "--use-bmuf",
+            cfg.optimization.use_bmuf,
+            "its workers do not add their gradients, and half precision trains nothing",
+        ),
+        ("--zero-sharding", workers.zero_sharding != "none", "was never tried with this plugin"),
+        ("--heartbeat-timeout", workers.heartbeat_timeout > 0, "would stop the run as Ctrl-C does"),
+        ("--store-ema", cfg.ema.store_ema, "averages the embeddings, which the output shares, twice per update"),
+    ):
+        if given:
+            raise UserError(f"{flag}: {why}; leave it out")
+    if checkpoint.continue_once and not PathManager.isfile(checkpoint.continue_once):
+        raise UserError(f"--continue-once {checkpoint.continue_once}: no such file; leave it out to start from scratch")
+    if (common.fp16 or common.bf16) and len(frequencies) > 1 and common.fp16_scale_window is None:
+        raise UserError(f"--update-freq {frequencies}: of several epochs, needs --fp16-scale-window in half precision")
     if checkpoint.write_checkpoints_asynchronously:
         raise UserError("--write-checkpoints-asynchronously: a killed run would leave half a checkpoint; leave it out")
     model = ARCH_MODEL_REGISTRY.get(getattr(cfg.model, "_name", None))
@@ -326,6 +343,10 @@ def _check(cfg: Any, parts: list[type[CheckedPart]]) -> None:
         known = {action.dest for action in flags_of(model)} | {"_name", "arch"}
         for key in set(cfg.model) - known:
             raise UserError(f"model.{key}: no such setting{nearest(key, known)}")
+        for action in flags_of(model):
+            value = cfg.model.get(action.dest)
+            if action.choices and value is not None and value not in action.choices:
+                raise UserError(f"model.{action.dest} {value}: no such choice{nearest(str(value), action.choices)}")
     for part in parts:
         part.check_run(cfg)
 
@@ -350,6 +371,10 @@ def train(cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> tuple[list[float
         task.begin(trainer)
     if stopping.has_stopped_early(cfg):
         return [None], True
+    if cfg.dataset.curriculum:
+        epoch_itr.reuse_dataloader = (
+            False  # a loader keeps the order of the epoch that it was made for, shuffled or not
+        )
     limits = cfg.optimization
     is_out_of_time = 0 < limits.stop_time_hours < trainer.cumulative_training_time() / 3600
     if trainer.get_num_updates() < (limits.max_update or math.inf) and not is_out_of_time:

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -61,10 +61,13 @@ class _State:
     began: float = 0.0  # time at which the last update began
     ended: float = 0.0  # time at which it was validated and saved, if due; 0 until then
     leave: Callable[[int], Any] = sys.exit  # called to exit, once everything is saved
+    update: int = 0  # number of the last update
+    update_freq: Sequence[int] = (1,)  # batches of an update, of each epoch
 
 
 _state = _State()
-early_stopping: dict[str, float] = {}  # best: the best score of a validation; misses: number of validations since
+# best: the best score of a validation; misses: number of validations since; update: after which the last one was made
+early_stopping: dict[str, float] = {}
 
 
 def listen(*, leave: Callable[[int], Any] | None = None) -> None:
@@ -139,7 +142,7 @@ def validate_and_save(
     _state.is_training = True
     if code := _agreed_exit_code():
         _save_and_leave(code, cfg, trainer, epoch_itr)
-    _state.is_validating = True
+    _state.is_validating, _state.update = True, trainer.get_num_updates()
     try:
         stock = original("fairseq_cli.train:validate_and_save")
         return stock(cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch)
@@ -154,9 +157,10 @@ def validate_and_save(
         _state.is_validating, _state.ended = False, time.monotonic()
 
 
-def forget_run() -> None:
+def begin_run(update_freq: Sequence[int]) -> None:
     """Forget the run before in this process, such as the previous job of ``fairseq-hydra-train --multirun``."""
     early_stopping.clear()
+    _state.update_freq = update_freq
     vars(checkpoint_utils.save_checkpoint).pop("best", None)
     _state.is_training, _state.ended = False, 0.0
 
@@ -165,6 +169,9 @@ def should_stop_early(cfg: Any, valid_loss: float | None) -> bool:
     """Replaces ``should_stop_early``: counts the validations since the best one in ``early_stopping``, which is saved."""
     if valid_loss is None or cfg.checkpoint.patience <= 0:
         return False
+    if early_stopping.get("update") == _state.update:  # after an overflow, or when a run that is over is started again
+        return has_stopped_early(cfg)
+    early_stopping["update"] = _state.update
     settings, best = cfg.checkpoint, early_stopping.get("best", math.nan)
     # a NaN is a miss, and never the best
     is_miss = valid_loss <= best if settings.maximize_best_checkpoint_metric else valid_loss >= best
@@ -192,9 +199,14 @@ def epoch_state(self: EpochBatchIterator) -> dict[str, Any]:
 
 
 def load_epoch_state(self: EpochBatchIterator, state_dict: dict[str, Any]) -> None:
-    """Replaces ``EpochBatchIterator.load_state_dict``: the run goes on at the same share of the epoch."""
+    """Replaces ``EpochBatchIterator.load_state_dict``: the run goes on at the same share of the epoch.
+
+    The position is a multiple of --update-freq; otherwise fairseq's groups would end before the epoch, which is then repeated.
+    """
     self.epoch = state_dict["epoch"]  # of which ``len`` makes the batches
     position = state_dict.get("iterations_in_epoch", 0) * len(self) // (state_dict.get("steps") or len(self) or 1)
+    if position < len(self):
+        position -= position % _state.update_freq[min(self.epoch, len(_state.update_freq)) - 1]
     stock = original("fairseq.data.iterators:EpochBatchIterator.load_state_dict")
     stock(self, {**state_dict, "iterations_in_epoch": position})
 

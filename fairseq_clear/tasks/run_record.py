@@ -37,7 +37,7 @@ DETERMINING = {
         "the batches": "batch_size max_tokens required_batch_size_multiple",
         "the order": "curriculum grouped_shuffling update_epoch_batch_itr update_ordered_indices_seed",
     },
-    "optimization": {"the updates": "lr update_freq clip_norm sentence_avg skip_remainder_batch use_bmuf"},
+    "optimization": {"the updates": "lr update_freq clip_norm sentence_avg skip_remainder_batch"},
     "distributed_training": {"the order": "fix_batches_to_gpus"},
 }
 # Settings of the other sections that may differ: they name files, whose content is compared, or affect memory and speed.

@@ -34,7 +34,7 @@ checkpoint: {{save_dir: {save_dir}}}
 SECTIONS = {
     "common": "fp16 bf16 log_file",
     "task": "augment mix mix_batches allow_change",
-    "model": "pooling poling",
+    "model": "pooling poling projection_activation",
     "dataset": "batch_size valid_subset",
     "checkpoint": "finetune_from_model restore_file",
     "ema": "store_ema",
@@ -57,6 +57,7 @@ BY_BOTH = {
     "--poling cls": ("poling: no such", "did you mean", "pooling"),
     "--augment del-wrod": ("--augment", "del-wrod", "del-word"),
     "--views smae": ("--views", "smae", "same"),
+    "--projection-activation swish": ("swish: no such choice",),
     "--pooling meen": ("--pooling meen", "valid are cls, mean"),
     "--encoder-layerdrop 0.5 --pooling first-last": ("--pooling first-last: --encoder-layerdrop",),
     "--fp16": ("--fp16: on a CPU", "--fp16-no-flatten-grads"),
@@ -66,7 +67,12 @@ BY_BOTH = {
     "--ddp-backend fully_sharded": ("--ddp-backend fully_sharded: ", "pytorch_ddp"),
     "--finetune-from-model gone.pt": ("--finetune-from-model gone.pt: no such file",),
     "--write-checkpoints-asynchronously": ("--write-checkpoints-asynchronously: ", "leave it out"),
-    "--criterion clear_moco --store-ema": ("--store-ema: cannot average the queue of --criterion clear_moco",),
+    "--store-ema": ("--store-ema: averages the embeddings", "leave it out"),
+    "--use-bmuf": ("--use-bmuf: ", "leave it out"),
+    "--zero-sharding os": ("--zero-sharding: ", "leave it out"),
+    "--heartbeat-timeout 60": ("--heartbeat-timeout: ", "leave it out"),
+    "--continue-once gone.pt": ("--continue-once gone.pt: no such file",),
+    "--bf16 --update-freq 4,2": ("--update-freq [4, 2]: ", "--fp16-scale-window"),
     f"--finetune-from-model {__file__} --reset-optimizer --restore-file a.pt": (
         ("test_mistakes.py: starts a new run; leave out --reset-optimizer and --restore-file",)
     ),
@@ -90,9 +96,17 @@ LATER = (
 
 # One of each place where a mistake is found; others are found there too.
 BY_HYDRA = (
-    *("--poling cls", "--augment del-wrod", "--pooling meen", "--fp16", "GPU --bf16", "--batch-size 0"),
+    *(
+        "--poling cls",
+        "--projection-activation swish",
+        "--augment del-wrod",
+        "--pooling meen",
+        "--fp16",
+        "GPU --bf16",
+        "--batch-size 0",
+    ),
     *("--augment subs", "--log-file no/such/log", "--finetune-from-model gone.pt", "--mix-batches one"),
-    *("--restore-file gone.pt", "--criterion clear_moco --store-ema", "--valid-subset vaild"),
+    *("--restore-file gone.pt", "--store-ema", "--valid-subset vaild"),
     *("--mix gone:1,lost:2", "--allow-change speed"),
 )
 

@@ -61,7 +61,6 @@ RESUMED = {
     for recipe, own in RECIPES.items()
     for precision, flags in PRECISIONS.items()
 }
-RESUMED["nt-xent, float32"] = ("--store-ema", "--ema-decay", "0.9", "--ema-update-freq", "4")
 # 120 + 13 sentences in batches of 8: 17 an epoch, of other texts each time
 RESUMED |= {f"mix, {how}": ("--mix", "DATA:0.9,OTHER:0.1", "--mix-batches", how) for how in ("any", "one")}
 

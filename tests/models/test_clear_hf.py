@@ -401,8 +401,6 @@ def test_encoders_that_cannot_be_trained_are_rejected(bert, tmp_path, caplog, ca
     flags = ("--arch", "clear_hf", "--encoder-from", str(bert.source), "--ddp-backend", "fully_sharded")
     with pytest.raises(UserError, match="--ddp-backend fully_sharded: .* give pytorch_ddp"):
         ClearHfModel.check_run(configuration(bert.data, *flags))
-    with pytest.raises(UserError, match="--store-ema: cannot average"):
-        ClearHfModel.check_run(configuration(bert.data, *flags[:4], "--store-ema"))
     of_stock = configuration(bert.data, *flags[:4])
     of_stock.task._name = "masked_lm"
     with pytest.raises(UserError, match="is not trained by --task masked_lm .* give --task clear_lm"):

@@ -124,6 +124,32 @@ def test_a_repeated_amp_batch_leaves_no_trace(times: int, size: str, frequency: 
     assert int(again.get_model().key_queue.fill) == min(int(size), 12)
 
 
+def test_the_scale_of_amp_is_the_one_given(data_bin: Path) -> None:
+    for flags, expected in (
+        (("--amp-init-scale", "1024", "--amp-scale-window", "3000"), (1024, 3000)),
+        (("--amp-scale-window", "50"), (128, 50)),
+        ((), (128, 2000)),  # torch's interval
+    ):
+        scaler = build(data_bin, *SGD, "--amp", *flags)[0].optimizer.scaler
+        assert (scaler.get_scale(), scaler.get_growth_interval()) == expected
+
+
+def test_amp_repeats_every_batch_that_overflows(data_bin: Path) -> None:
+    """fairseq counts the repetitions of the whole run, and gives up the third batch of it."""
+    trainer, samples, _ = started(data_bin, *SGD, "--amp")
+    for batch in samples[1:]:
+        with overflows(trainer, 1):
+            trainer.train_step([batch])
+    assert trainer.get_num_updates() == len(samples)
+
+
+def test_a_changed_weight_decay_leaves_out_vectors_also_with_amp(data_bin: Path) -> None:
+    trainer, _, _ = started(data_bin, *ADAMW, "--amp")
+    saved = deepcopy(trainer.optimizer.state_dict())
+    trainer.optimizer.load_state_dict(saved, {"weight_decay": 0.5})
+    assert [group["weight_decay"] for group in trainer.optimizer.param_groups] == [0.5, 0.0]
+
+
 def test_a_batch_that_amp_gives_up_changes_nothing(data_bin: Path) -> None:
     trainer, samples, before = started(data_bin, *MOCO, *SGD, "--amp")
     with overflows(trainer, 9) as left:

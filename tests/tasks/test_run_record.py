@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 from fairseq_clear.augmentations.base import Symbols
 from fairseq_clear.augmentations.chain import build_augmentation
 from fairseq_clear.errors import UserError
+from fairseq_clear.patches import stopping
 from fairseq_clear.tasks import run_record
 from fairseq_clear.tasks.run_record import check_same_run, content_hash
 from tests.conftest import ROOT, binarize, sentences
@@ -294,6 +295,7 @@ def test_a_resumed_run_stops_as_early(data_bin: Path, tmp_path: Path) -> None:
 
     whole = stops_at(tmp_path / "whole", "20")
     assert stops_at(tmp_path / "resumed", "2", "20", "20") == whole < 20, "the third command finds the run over"
+    assert stops_at(tmp_path / "again", "2", "2", "2", "20") == whole, "the same weights, validated again, are no miss"
 
 
 ACCURACY = ("--best-checkpoint-metric", "contrastive_accuracy", "--maximize-best-checkpoint-metric")
@@ -318,20 +320,6 @@ def test_a_run_that_is_out_of_time_makes_no_further_update(data_bin: Path, copy:
         assert updates(copy) == expected
 
 
-def test_a_moving_average_begins_with_the_weights_that_a_run_starts_from_and_in_no_resumed_run(
-    data_bin: Path, copy: Path, tmp_path: Path
-) -> None:
-    line = refused(data_bin, copy, "--store-ema", "--max-update", "5")
-    assert "checkpoint_last.pt holds no moving average to continue; leave the flag out" in line
-    started = saved(copy)["model"]
-    average = ("--store-ema", "--ema-decay", "1", "--finetune-from-model", str(copy / "checkpoint_last.pt"))
-    train(data_bin, tmp_path / "new", *average)
-    ended = saved(tmp_path / "new")
-    averaged = {name: value for name, value in ended["extra_state"]["ema"].items() if "version" not in name}
-    assert all(torch.equal(value, started[name]) for name, value in averaged.items())
-    assert not all(torch.equal(value, started[name]) for name, value in ended["model"].items())
-
-
 def test_no_run_resumes_without_the_optimizers_state(data_bin: Path, tmp_path: Path) -> None:
     train(data_bin, tmp_path, "--no-save-optimizer-state")
     said = "holds no optimizer state (--no-save-optimizer-state)"
@@ -345,7 +333,7 @@ def test_a_validation_without_negatives_is_one_line(data_bin: Path, tmp_path: Pa
 
 @pytest.mark.parametrize(("steps", "position"), [(46, 40), (92, 80), (13, 11), (1, 0)])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_the_position_in_the_epoch_is_the_same_share_of_it(workers: int, steps: int, position: int) -> None:
+def test_the_position_in_the_epoch_is_the_same_share_of_it(workers, steps, position, monkeypatch) -> None:
     def epoch(count: int) -> EpochBatchIterator:
         return EpochBatchIterator(ListDataset(range(count)), list, [[n] for n in range(count)], num_shards=workers)
 
@@ -359,6 +347,49 @@ def test_the_position_in_the_epoch_is_the_same_share_of_it(workers: int, steps: 
     again = epoch(46 * workers)
     again.load_state_dict(old)
     assert again.iterations_in_epoch == 40
+    monkeypatch.setattr(stopping._state, "update_freq", (2, 3))  # of the first epoch and of all others
+    again = epoch(steps * workers - (workers - 1))
+    again.load_state_dict(before.state_dict())
+    assert again.iterations_in_epoch == position - position % 2
+
+
+def test_a_run_resumes_between_the_groups_of_another_number_of_steps(data_bin: Path, tmp_path: Path) -> None:
+    """fairseq would read the whole epoch again: its groups of batches end before the batches do."""
+    given = ("--update-freq", "2", "--allow-change", "batch-size")
+    for size, limit in (("8", "5"), ("9", "12")):  # the position would be 9 of 14
+        text = train(data_bin, tmp_path, "--batch-size", size, *given, "--max-update", limit)
+    assert updates(tmp_path) == 12 and text.count("begin training epoch 1\n") == 1
+    assert text.count("begin training epoch 2\n") == 1
+
+
+def test_a_changed_setting_of_the_optimizer_is_applied(data_bin: Path, tmp_path: Path) -> None:
+    for optimizer in ("adam", "clear_adamw"):
+        folder = tmp_path / optimizer
+        for decay, limit in (("0.01", "2"), ("0.25", "3")):
+            changed = ("--optimizer", optimizer, "--weight-decay", decay, "--allow-change", "weight-decay")
+            train(data_bin, folder, *changed, "--max-update", limit)
+        groups = saved(folder)["last_optimizer_state"]["param_groups"]
+        assert [group["weight_decay"] for group in groups] == ([0.25] if optimizer == "adam" else [0.25, 0.0])
+
+
+def test_the_epochs_after_a_curriculum_are_shuffled(data_bin: Path, tmp_path: Path) -> None:
+    """Also without views, where fairseq uses the loader of the first epoch again, with its order."""
+    given = (
+        "--contrastive-weight",
+        "0",
+        "--curriculum",
+        "1",
+        "--max-epoch",
+        "2",
+        "--max-update",
+        "0",
+        "--log-format",
+        "json",
+    )
+    text = train(data_bin, tmp_path, *given)
+    words = [json.loads(line)["wpb"] for line in re.findall(r"train_inner \| (\{.*\})", text)]
+    first, second = words[: len(words) // 2], words[len(words) // 2 :]
+    assert len(first) == len(second) > 10 and sorted(first) == sorted(second) and first != second
 
 
 def test_a_run_resumes_near_the_end_of_an_epoch_with_larger_batches(data_bin: Path, tmp_path: Path) -> None:
