@@ -99,9 +99,8 @@ def _from_sentencepiece(library: Any, tokenizer: SentencePieceTokenizer, symbols
         replacement=SPACE, prepend_scheme="always" if spec.add_dummy_prefix else "never", split=not joins_words
     )
     made.pre_tokenizer = split
-    if (
-        bytes_too and model.trainer_spec.model_type == UNIGRAM
-    ):  # which would read the name of a byte in a text as that byte
+    if bytes_too and model.trainer_spec.model_type == UNIGRAM:
+        # Unigram would read the name of a byte in a text as that byte
         names = pre_tokenizers.Split(library.Regex("<(?=0x[0-9A-F]{2}>)"), "merged_with_previous")
         made.pre_tokenizer = pre_tokenizers.Sequence([split, names])
     made.decoder = decoders.Sequence(

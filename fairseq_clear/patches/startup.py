@@ -321,11 +321,7 @@ def _check(cfg: Any, parts: list[type[CheckedPart]]) -> None:
     if (backend := workers.ddp_backend) in ("fully_sharded", "slowmo"):
         raise UserError(f"--ddp-backend {backend}: was never tried with this plugin; give pytorch_ddp, or leave it out")
     for flag, given, why in (
-        (
-            "--use-bmuf",
-            cfg.optimization.use_bmuf,
-            "its workers do not add their gradients, and half precision trains nothing",
-        ),
+        ("--use-bmuf", cfg.optimization.use_bmuf, "trains nothing with --bf16, and was never tried with this plugin"),
         ("--zero-sharding", workers.zero_sharding != "none", "was never tried with this plugin"),
         ("--heartbeat-timeout", workers.heartbeat_timeout > 0, "would stop the run as Ctrl-C does"),
         ("--store-ema", cfg.ema.store_ema, "averages the embeddings, which the output shares, twice per update"),
@@ -372,9 +368,8 @@ def train(cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> tuple[list[float
     if stopping.has_stopped_early(cfg):
         return [None], True
     if cfg.dataset.curriculum:
-        epoch_itr.reuse_dataloader = (
-            False  # a loader keeps the order of the epoch that it was made for, shuffled or not
-        )
+        # a loader keeps the order of the epoch that it was made for, shuffled or not
+        epoch_itr.reuse_dataloader = False
     limits = cfg.optimization
     is_out_of_time = 0 < limits.stop_time_hours < trainer.cumulative_training_time() / 3600
     if trainer.get_num_updates() < (limits.max_update or math.inf) and not is_out_of_time:
