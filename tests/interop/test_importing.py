@@ -210,7 +210,8 @@ def test_a_tokenizer_of_another_model_is_rejected(tmp_path: Path) -> None:
 def test_a_stated_pooling_is_kept(tmp_path: Path) -> None:
     source = make_folder(tmp_path / "hf", "bert")
     (source / "1_Pooling").mkdir()
-    modules = [{"idx": 0, "name": "0", "path": "", "type": "a.Transformer"}, {"path": "1_Pooling", "type": "a.Pooling"}]
+    kind = "sentence_transformers.models."
+    modules = [{"path": "", "type": f"{kind}Transformer"}, {"path": "1_Pooling", "type": f"{kind}Pooling"}]
     (source / "modules.json").write_text(json.dumps(modules))
     config = source / "1_Pooling" / "config.json"
     for content in ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, {"pooling_mode": "cls"}):

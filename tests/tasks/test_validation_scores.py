@@ -179,7 +179,10 @@ def test_patience_counts_from_the_best_score_that_is_a_number(scores, stops_at, 
         monkeypatch.setattr(stopping, "early_stopping", {})
         settings = {"patience": 2, "maximize_best_checkpoint_metric": is_maximum, "best_checkpoint_metric": "loss"}
         cfg = SimpleNamespace(checkpoint=SimpleNamespace(**settings))
-        stopped = [stopping.should_stop_early(cfg, sign * score) for score in scores]
+        stopped = []
+        for update, score in enumerate(scores):
+            monkeypatch.setattr(stopping._state, "update", update)
+            stopped.append(stopping.should_stop_early(cfg, sign * score))
         assert stopped.index(True) == stops_at if stops_at is not None else not any(stopped)
 
 
