@@ -4,6 +4,7 @@
 SplitMix64 (Steele, Lea and Flood 2014, *Fast splittable pseudorandom number generators*). ``rng_for`` makes a generator.
 """
 
+import functools
 import hashlib
 from dataclasses import dataclass
 from typing import Any
@@ -49,6 +50,11 @@ def _fold(key: Keys, name: Any) -> Keys:
     return mix_bits(key + (names + np.uint64(1)) * _GAMMA)
 
 
+@functools.lru_cache(maxsize=8)
+def _run_key(seed: int, epoch: int) -> Keys:
+    return _fold(np.full(1, seed % 2**64, np.uint64), epoch)
+
+
 @dataclass(frozen=True)
 class Draws:
     """The random numbers of a batch of R texts. Each is a function of a text's key, a purpose and a position.
@@ -69,10 +75,8 @@ class Draws:
             index: (R,) index of each row's item in its data set.
             view: 0 for draws made once per item; 1, 2, ... for its views; one number, or one for each row (R,).
         """
-        key = np.full(len(index), seed % 2**64, np.uint64)
-        for name in (epoch, index, view):
-            key = _fold(key, name)
-        return cls(key)
+        key = _run_key(seed, epoch) if isinstance(epoch, int) else _fold(np.full(1, seed % 2**64, np.uint64), epoch)
+        return cls(_fold(_fold(key, index), view))
 
     def fold(self, name: Any) -> "Draws":
         """Independent draws for a part of the work, named by an integer, or by one integer for each row."""

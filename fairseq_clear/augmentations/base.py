@@ -141,6 +141,8 @@ def collapse_runs(texts: Ragged, source: Tokens, is_run: Bools) -> Edited:
 
     ``source`` has an entry for each token, or none.
     """
+    if not is_run.any():
+        return texts, source
     follows = np.zeros(len(is_run), np.bool_)
     np.logical_and(is_run[1:], is_run[:-1], out=follows[1:])
     follows[texts.offsets[:-1][texts.lengths > 0]] = False

@@ -14,7 +14,7 @@ symbol is the pretrained encoder's own ``<mask>``, as printed, not CLEAR's ``<de
 
 import numpy as np
 
-from fairseq_clear.augmentations.base import Edited, Symbols, collapse_runs, round_randomly
+from fairseq_clear.augmentations.base import Edited, Symbols, round_randomly
 from fairseq_clear.augmentations.clear_edits import PLACE, SIZE
 from fairseq_clear.seeding import Draws, floor_of
 from fairseq_clear.tokens import Ragged, Tokens, cells, ranges
@@ -24,7 +24,7 @@ def mask_span(texts: Ragged, draws: Draws, *, symbols: Symbols, length: int = 1)
     """Replace ``length`` tokens in a row, uniformly placed, by one ``<mask>``; a text of at most ``length`` tokens stays."""
     rows = np.flatnonzero(texts.lengths > length) if length else np.zeros(0, np.int64)
     starts = floor_of(draws.per_row(PLACE)[rows], texts.lengths[rows] - length + 1)
-    return _write_masks(texts, texts.offsets[rows] + starts, np.full(len(rows), length), symbols)
+    return _write_masks(texts, rows, texts.offsets[rows] + starts, np.full(len(rows), length), symbols)
 
 
 def mask_slices(texts: Ragged, draws: Draws, *, symbols: Symbols, slices: int = 2, ratio: float = 0.2) -> Edited:
@@ -49,12 +49,22 @@ def mask_slices(texts: Ragged, draws: Draws, *, symbols: Symbols, slices: int = 
     before = longer.cumsum() - longer  # over all rows
     first = (counts.cumsum() - counts)[rows]
     starts = texts.offsets[rows] + slots[order] + before - before[first]
-    return _write_masks(texts, starts, flat, symbols)
+    return _write_masks(texts, rows, starts, flat, symbols)
 
 
-def _write_masks(texts: Ragged, starts: Tokens, lengths: Tokens, symbols: Symbols) -> Edited:
-    """Replace runs (K,) of tokens, given by their positions in ``texts.tokens``, by one ``<mask>`` each."""
-    is_masked = np.zeros(len(texts.tokens), np.bool_)
-    is_masked[ranges(starts, lengths)] = True
-    views = Ragged(np.where(is_masked, symbols.mask, texts.tokens), texts.offsets)
-    return collapse_runs(views, np.where(is_masked, -1, np.arange(len(texts.tokens))), is_masked)
+def _write_masks(texts: Ragged, rows: Tokens, starts: Tokens, lengths: Tokens, symbols: Symbols) -> Edited:
+    """Replace runs (K,) of tokens, by row and by their positions in ``texts.tokens``, by one ``<mask>`` each.
+
+    Runs that touch share one. Long texts are copied part by part, which is faster than token by token.
+    """
+    ends = starts + lengths
+    goes_on = np.zeros(len(rows) + 1, np.bool_)  # whether a run touches the one before
+    goes_on[1:-1] = (starts[1:] == ends[:-1]) & (rows[1:] == rows[:-1])
+    is_first, is_last = ~goes_on[:-1], ~goes_on[1:]
+    begins = np.concatenate([[0], ends[is_last]])  # of what is left, between the masks
+    sizes = np.concatenate([starts[is_first], [len(texts.tokens)]]) - begins
+    left = Ragged.copied(texts.tokens, begins, sizes, last=symbols.mask)
+    source = ranges(begins, left.lengths)[:-1]
+    source[left.offsets[1:-1] - 1] = -1
+    removed = np.bincount(rows, lengths - is_first, len(texts)).astype(np.int64)
+    return Ragged.of_lengths(left.tokens[:-1], texts.lengths - removed), source

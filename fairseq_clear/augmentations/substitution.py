@@ -46,10 +46,17 @@ class Words:
         begins[1:] |= is_special[:-1]
         begins[texts.offsets[:-1][texts.lengths > 0]] = True
         self.starts = np.flatnonzero(begins)
+        self._begins = begins
         self.lengths: Tokens = np.concatenate([self.starts[1:], [len(texts.tokens)]]) - self.starts
         self.text_of: Tokens = texts.rows[self.starts]
         self.is_special: Bools = is_special[self.starts]
-        self.ordinary: Tokens = np.bincount(self.text_of[~self.is_special], minlength=len(texts))
+        ordinary = self.text_of[~self.is_special] if self.is_special.any() else self.text_of
+        self.ordinary: Tokens = np.bincount(ordinary, minlength=len(texts))
+
+    @cached_property
+    def word_of(self) -> Tokens:
+        """(T,) the word of each token."""
+        return self._begins.cumsum() - 1
 
     @cached_property
     def rows(self) -> Tokens:
@@ -108,13 +115,15 @@ def count_words(before: Ragged, after: Ragged, source: Tokens, symbols: Symbols)
     if not len(words.starts):
         return words.ordinary, np.zeros_like(words.ordinary)
     is_old = source >= 0
-    old = source[is_old]
+    old, pieces = (source, after.tokens) if is_old.all() else (source[is_old], after.tokens[is_old])
     came_out = np.bincount(old, minlength=len(before.tokens))  # (T,)
     changed = came_out != 1
-    changed[old[before.tokens[old] != after.tokens[is_old]]] = True
-    is_left = np.logical_or.reduceat(came_out > 0, words.starts)  # (W,)
-    is_replaced = np.logical_or.reduceat(changed, words.starts) & is_left & ~words.is_special  # (W,)
-    return words.ordinary, np.bincount(words.text_of[is_replaced], minlength=len(before))
+    changed[old] |= before.tokens[old] != pieces  # also right for pieces that come out twice, which are changed
+    is_replaced, is_left = np.zeros((2, len(words.starts)), np.bool_)  # (W,)
+    is_replaced[words.word_of[np.flatnonzero(changed)]] = True
+    is_left[words.word_of[old]] = True
+    is_replaced &= is_left & ~words.is_special
+    return words.ordinary, np.bincount(words.text_of[np.flatnonzero(is_replaced)], minlength=len(before))
 
 
 def _fitting(growth: Tokens, rows: Tokens, budgets: Tokens) -> Bools:

@@ -6,6 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
+from fairseq_clear.seeding import Draws, Keys
 from fairseq_clear.tokens import Bools, Ragged, Tokens
 
 
@@ -43,31 +44,41 @@ class SynonymTable:
         for _, pieces in words:
             if len(pieces) and not 0 <= pieces.min() <= pieces.max() < len(self.is_word_start):
                 raise ValueError("the synonym table holds a piece that is not in its vocabulary")
-        single, levels = self._index
-        if sum(int((rows >= 0).sum()) for rows in (single, *(rows for _, rows in levels))) < len(self):
+        single, *_, keys, _ = self._index
+        if (np.diff(self.word_offsets) == 1).sum() > (single >= 0).sum() or (keys[1:] == keys[:-1]).any():
             raise ValueError("a word stands twice in the synonym table")
 
     @cached_property
-    def _index(self) -> tuple[Tokens, list[tuple[Tokens, Tokens]]]:
-        """A prefix tree of the words, level by level.
+    def _index(self) -> tuple[Tokens, np.uint64, Tokens, Keys, Tokens]:
+        """The row of each piece that is a word, else -1; for words of several pieces, ``rest``, ``buckets``, keys and rows.
 
-        Returns:
-            The row of each piece that is a word, else -1. For 2, 3, ... pieces: the sorted keys of the beginnings of words (the
-            number of the beginning that is one piece shorter, and the last piece), and the row of each, or -1.
+        Keys are sorted; those with ``key >> rest == b`` are at ``buckets[b]`` to ``buckets[b + 1]``, which most b do not have.
         """
-        lengths, rows = np.diff(self.word_offsets), np.arange(len(self))
-        node, levels = self.word_pieces[self.word_offsets[:-1]], []
-        single = np.full(len(self.is_word_start) + 1, -1, np.int64)
-        single[node[lengths == 1]] = rows[lengths == 1]
-        for length in range(2, int(lengths.max(initial=1)) + 1):
-            longer = lengths[rows] >= length
-            rows = rows[longer]
-            pieces = self.word_pieces[self.word_offsets[rows] + length - 1]
-            keys, node = np.unique(node[longer] << 32 | pieces, return_inverse=True)
-            of_keys, ends = np.full(len(keys), -1, np.int64), lengths[rows] == length
-            of_keys[node[ends]] = rows[ends]
-            levels.append((keys, of_keys))
-        return single, levels
+        lengths = np.diff(self.word_offsets)
+        single = np.full(len(self.is_word_start) + 1, -1, np.int64)  # the last entry is for ids beyond the vocabulary
+        alone, rows = np.flatnonzero(lengths == 1), np.flatnonzero(lengths > 1)
+        single[self.word_pieces[self.word_offsets[alone]]] = alone
+        keys = self._keys(self.word_pieces, self.word_offsets[rows], lengths[rows])
+        order, bits = np.argsort(keys), len(keys).bit_length() + 3
+        rest = np.uint64(64 - bits)
+        buckets = np.searchsorted(keys[order] >> rest, np.arange((1 << bits) + 1, dtype=np.uint64))
+        return single, rest, buckets, keys[order], rows[order]
+
+    @cached_property
+    def _factors(self) -> Keys:
+        """(most pieces of a word,) random odd numbers."""
+        longest = int(np.diff(self.word_offsets).max(initial=1))
+        return Draws(np.zeros(1, np.uint64)).bits(0, np.zeros(longest, np.int64), np.arange(longest)) | np.uint64(1)
+
+    def _keys(self, tokens: Tokens, starts: Tokens, lengths: Tokens) -> Keys:
+        """A 64-bit hash of each word (W,); different words have the same with probability 2**-64."""
+        places = np.arange(lengths.max(initial=0))[:, None]  # in the word
+        pieces = tokens.take(starts + places, mode="clip")
+        pieces += 1  # so that a piece 0 differs from none
+        pieces *= places < lengths
+        products = pieces.view(np.uint64)
+        products *= self._factors[: len(places), None]
+        return products.sum(axis=0)
 
     @classmethod
     def build(cls, rows: Mapping[tuple[int, ...], list[tuple[int, ...]]], is_word_start: Bools) -> "SynonymTable":
@@ -88,22 +99,23 @@ class SynonymTable:
 
     def find(self, tokens: Tokens, starts: Tokens) -> Tokens:
         """The row of each word of ``tokens`` (n,), words beginning at ``starts`` (W,): (W,) int64, -1 for none."""
-        single, levels = self._index
+        single, rest, buckets, keys, rows = self._index
         lengths = np.concatenate([starts[1:], [len(tokens)]]) - starts  # (W,)
-        # most words have one piece, whose row needs no search; the last entry is for ids beyond the vocabulary
-        node = tokens[starts]
-        found: Tokens = single[np.minimum(node, len(single) - 1)]
+        # most words have one piece, whose row needs no search
+        found: Tokens = single[np.minimum(tokens[starts], len(single) - 1)]
         words = np.flatnonzero(lengths > 1)
-        found[words], node = -1, node[words]
-        for length, (keys, rows) in enumerate(levels, 2):
-            if not len(words):
-                break
-            wanted = node << 32 | tokens[starts[words] + length - 1]
-            place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-            is_known, is_whole = keys[place] == wanted, lengths[words] == length
-            found[words[is_known & is_whole]] = rows[place[is_known & is_whole]]
-            goes_on = is_known & ~is_whole
-            words, node = words[goes_on], place[goes_on]
+        found[words] = -1
+        words = words[lengths[words] <= len(self._factors)]
+        wanted = self._keys(tokens, starts[words], lengths[words])
+        bucket = wanted >> rest
+        place, end = buckets[bucket], buckets[bucket + np.uint64(1)]
+        while len(words):
+            goes_on = place < end
+            words, wanted, place, end = words[goes_on], wanted[goes_on], place[goes_on], end[goes_on]
+            is_found = keys[place] == wanted
+            found[words[is_found]] = rows[place[is_found]]
+            place += 1
+            end = end * ~is_found
         return found
 
 

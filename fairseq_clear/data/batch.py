@@ -175,7 +175,8 @@ def _collate_views(examples: Examples, padding: int) -> dict[str, Any]:
     assert views is not None
     rows = np.arange(len(views)).reshape(-1, each)  # (anchors, each)
     # anchors first, then the positives of all anchors, then their negatives
-    order = np.concatenate([part.reshape(-1) for part in np.split(rows, [1, 1 + positives], axis=1)])
+    parts = rows[:, 0], rows[:, 1 : 1 + positives], rows[:, 1 + positives :]
+    order = np.concatenate([part.reshape(-1) for part in parts])
     tokens = views.padded(padding)[order]
     target = {}
     if examples.anchor_target is not None:

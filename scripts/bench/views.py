@@ -33,10 +33,13 @@ from texts import documents, generate, make_words, neighbours
 from fairseq_clear.cli.main import main as main_of_cli
 from fairseq_clear.lifecycle import Needs
 from fairseq_clear.text.data_folders import load_tokenizer
+from fairseq_clear.text.documents import content_hashes
+from fairseq_clear.tokens import Ragged
 from fairseq_clear.views.view_table import SameText
 
 PEER_AIM = ">= 10"
 DOCUMENT_WORDS, LINE_WORDS, LONG = 2_100, 25, 4_096
+PEER_WORDS = 50_000  # that other augmenters read in a round
 SPAN = "span:anchors=2,positives=2"
 Side = Callable[[int], object]
 # (recipe, aim of the ratio to masked_lm, flags, whether there is a masked LM)
@@ -74,7 +77,7 @@ def main() -> None:
         found += beside_masked_lm(data, arguments.batches, repeats)
         found += beside_hf(data, arguments.batches[0], repeats)
         for words in arguments.words:
-            texts = make_texts(arguments.corpora, words, min(arguments.texts, 256))
+            texts = make_texts(arguments.corpora, words, min(arguments.texts, PEER_WORDS // words))
             data = make_data(folder / str(words), texts, tokenizer, table)
             for size in arguments.batches:
                 found += beside_nlpaug(texts, data, table, repeats, words, size)
@@ -181,7 +184,7 @@ def on_documents(data: Path, texts: list[str], repeats: int) -> list[dict[str, A
         ("neighbor:sentences=40", ("--views", "neighbor:sentences=40", "--augment", "none")),
     ):
         dataset = items_of(data, *recipe, "--tokens-per-sample", str(LONG))
-        source, items = dataset.view_maker.source, np.arange(len(dataset))
+        source, items, aim = dataset.view_maker.source, np.arange(len(dataset)), ">= 0.33"
 
         def copy(_: int, source: Any = source, items: np.ndarray = items) -> None:
             for batch in batches(items, 16):
@@ -191,8 +194,16 @@ def on_documents(data: Path, texts: list[str], repeats: int) -> list[dict[str, A
                     )
                     texts.padded(1)
 
-        aim = ">= 0.33"
         rows.append(compare_views(what, batches_of(dataset, 16), copy, 2 * len(dataset), "a plain copy", aim, repeats))
+        if isinstance(source, SameText):
+            held = [source.sentences.rows(batch) for batch in batches(items, 16)]
+
+            def identify(_: int, held: list[Ragged] = held) -> None:
+                for texts in held:
+                    content_hashes(texts)
+
+            what = f"the hashes alone of {what}"
+            rows.append(compare_views(what, identify, copy, 2 * len(dataset), "a plain copy", "", repeats))
     return rows
 
 

@@ -37,6 +37,18 @@ def test_words_of_several_pieces_are_found(words):
     assert table.find(tokens, starts).tolist() == [list(rows).index(word) if word in rows else -1 for word in words]
 
 
+@pytest.mark.parametrize("pieces", [[4, 4], [4, 5, 4, 5], [4, 5, 6, 4, 5, 6]])
+def test_a_word_that_stands_twice_is_an_error(pieces):
+    offsets = array([0, len(pieces) // 2, len(pieces)])
+
+    def table(pieces):
+        return SynonymTable(IS_WORD_START, array(pieces), offsets, array([0, 1, 2]), array([6, 7]), array([0, 1, 2]))
+
+    with pytest.raises(ValueError, match="stands twice"):
+        table(pieces)
+    assert len(table([*pieces[:-1], 8])) == 2
+
+
 @pytest.mark.parametrize(
     ("field", "value", "said"),
     [
