@@ -7,8 +7,8 @@ All rows start from the same encoder and read the documents of a collection in B
 pairs of at most 128 tokens, temperature 0.05, Adam(W) with the peak rate 5e-5 (TSDAE: 3e-5 and CLS pooling, as its authors
 advise), a tenth of the time to warm up, then linear to 0. Ours are the recipes of ``refine``, and its training on pairs:
 titles with the text below and one hard negative, which the untouched encoder mines before the time begins. As fairseq's
-schedule counts updates, shorter trainings are timed first, and a training that is 10 % too short or too long is repeated; its
-updates and seconds are kept with its scores. The queries of the split ``test`` search all documents, cut to 256
+schedule counts updates, shorter trainings are timed before that of the first seed, and a training that is 10 % too short or too
+long is repeated; its updates and seconds are kept with its scores. The queries of the split ``test`` search all documents, cut to 256
 tokens: nDCG@10 and MRR@10, x100, also for the merge of a half with the untouched encoder; "low" and "high" bound the
 difference of nDCG@10 from the untouched encoder, by a paired bootstrap over queries. STS tasks are scored too, BM25 and
 TF-IDF are the rows without training, and ``OUTPUT/proof.png`` is a picture of the changes. A run that is in ``--results`` is
@@ -75,6 +75,7 @@ BATCH, LENGTH, RATE, TEMPERATURE = 64, 128, 5e-5, 0.05
 TIMED, GROWTH, TOLERANCE, TRIALS = 10, 8, 0.1, 6  # of the search for the number of updates
 TRAINED = "trained.json"  # in the folder of a training: its updates and seconds
 STS = ("STS12", "STS14", "STS-B", "SICK-R-trial")
+RATES: dict[str, float] = {}  # seconds of an update, by the last training of a recipe; the next seed begins with it
 Pairs = list[tuple[str, str]]
 Scores = dict[str, float]
 
@@ -108,12 +109,14 @@ class Ours:
 
     def train(self, seed: int, folder: Path) -> Path:
         """Train; if seconds count, repeat it with more or fewer updates until it takes as long."""
-        updates, limit = self.limit.updates or TIMED, self.limit.seconds
+        limit = self.limit.seconds
+        updates = self.limit.updates or max(TIMED, round(limit / RATES.get(self.recipe, limit)))
         for _ in range(TRIALS):
             shutil.rmtree(folder, ignore_errors=True)  # a finished training would not run again
             run = self._run(seed, folder, updates)
             rate = (run[-1]["read_at"] - run[0]["read_at"]) / (run[-1]["num_updates"] - run[0]["num_updates"])
             seconds = rate * updates
+            RATES[self.recipe] = rate
             if self.limit.updates or abs(seconds / limit - 1) <= TOLERANCE:
                 write_json(folder / TRAINED, {"updates": updates, "seconds": seconds})
                 return folder / "checkpoint_last.pt"
