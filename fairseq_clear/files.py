@@ -72,11 +72,7 @@ class CorpusFile:
 
 
 def corpus_file(path: Path) -> CorpusFile:
-    """Check that a file exists and that its name says how it is read.
-
-    Raises:
-        UserError: the file does not exist, is a folder, or has a suffix of neither text nor JSON lines.
-    """
+    """Check that a file exists, and that its suffix is of text or JSON lines; otherwise UserError."""
     if _is_folder(path):
         raise UserError(f"{path}: is a folder; name its files, e.g. {path}/*.txt")
     if not path.exists():
@@ -187,11 +183,6 @@ def read_whole_lines(
         raise UserError(f"{file.path}: cannot read it ({error.strerror or error})") from None
 
 
-def record_text(line: str, field: str, path: Path, number: int) -> str:
-    """Read one text of a line of a ``.jsonl`` file; see ``record_texts``."""
-    return record_texts(line, (field,), path, number)[0]
-
-
 def record_texts(
     line: str,
     names: Sequence[str],
@@ -263,12 +254,7 @@ def check_fields(files: Iterable[CorpusFile], given: Mapping[str, str | None]) -
 
 
 def check_output_file(path: Path, overwrite: bool, *, flag: str = "--output") -> None:
-    """Check that a file can be written, before the work starts.
-
-    Raises:
-        UserError: the folder is missing or may not be written to, the path is a folder, or the file exists and ``overwrite``
-            is False.
-    """
+    """Check, before the work starts, that a file can be written, and replaced only with ``overwrite``; otherwise UserError."""
     if not path.parent.is_dir():
         raise UserError(f"{flag} {path}: there is no folder {path.parent}; make it first")
     if not os.access(path.parent, os.W_OK | os.X_OK):
@@ -342,11 +328,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def read_json(path: Path, remedy: str = "", kind: type = object) -> Any:
-    """Read a JSON file that holds a ``kind``, such as a dict.
-
-    Raises:
-        UserError: the file is missing, unreadable, not JSON or of another kind; the message ends with ``remedy``.
-    """
+    """Read a JSON file that holds a ``kind``, such as a dict; UserError, which ends with ``remedy``, if it does not."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(content, kind):
@@ -360,11 +342,7 @@ def read_json(path: Path, remedy: str = "", kind: type = object) -> Any:
 
 
 def write_json(path: Path, content: Any, *, flag: str | None = None) -> None:
-    """Write a JSON file atomically. Paths are written as text.
-
-    Raises:
-        UserError: the file cannot be written; the message names the flag. Without a flag, it is an OSError.
-    """
+    """Write a JSON file atomically, paths as text. If it cannot be written, UserError names the flag; without one, OSError."""
     with write_errors(path, flag) if flag else nullcontext(), write_whole(path) as stream:
         text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False, default=os.fspath)
         stream.write((text + "\n").encode("utf-8", "backslashreplace"))  # a file name may have bytes that are not UTF-8

@@ -8,11 +8,11 @@ pairs of at most 128 tokens, temperature 0.05, Adam(W) with the peak rate 5e-5 (
 advise), a tenth of the time to warm up, then linear to 0. Ours are the recipes of ``refine``, and its training on pairs:
 titles with the text below and one hard negative, which the untouched encoder mines before the time begins. As fairseq's
 schedule counts updates, shorter trainings are timed before that of the first seed, and a training that is 10 % too short or too
-long is repeated; its updates and seconds are kept with its scores. The queries of the split ``test`` search all documents, cut to 256
-tokens: nDCG@10 and MRR@10, x100, also for the merge of a half with the untouched encoder; "low" and "high" bound the
-difference of nDCG@10 from the untouched encoder, by a paired bootstrap over queries. STS tasks are scored too, BM25 and
-TF-IDF are the rows without training, and ``OUTPUT/proof.png`` is a picture of the changes. A run that is in ``--results`` is
-not repeated.
+long is repeated; its updates and seconds are kept with its scores. The queries of the split ``test`` search all documents, cut
+to 256 tokens: nDCG@10 and MRR@10, x100, also for the merge of a half with the untouched encoder; "low" and "high" bound the
+difference of nDCG@10 from the untouched encoder, by a paired bootstrap over queries. STS tasks are scored too, BM25 and TF-IDF
+are the rows without training, and ``OUTPUT/proof.png`` is a picture of the changes. A run that is in ``--results`` is not
+repeated.
 
 ``--same-batches UPDATES`` measures nothing but the distance of the weights after so many updates on titles, if
 sentence-transformers trains on the batches of our training, with its learning rates, and neither uses dropout: the norm of the

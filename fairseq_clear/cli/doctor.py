@@ -22,13 +22,7 @@ PACKAGES = (
     "safetensors sentence-transformers scikit-learn scipy matplotlib sentencex"
 )
 LIBRARIES = ("torch", "numpy", "omegaconf", "hydra", "fairseq")
-COMPILED = (
-    "fairseq.data.data_utils_fast",
-    "fairseq.data.token_block_utils_fast",
-    "fairseq.libbase",
-    "fairseq.libbleu",
-    "fairseq.libnat",
-)
+COMPILED = "data.data_utils_fast data.token_block_utils_fast libbase libbleu libnat"  # modules of fairseq
 COMMANDS = ("fairseq_cli.train", "fairseq_cli.hydra_train")  # some patches replace parts of these
 
 
@@ -78,7 +72,8 @@ def diagnose() -> dict[str, Any]:
         ``versions`` (by name), ``devices``, ``compiled`` (module -> ``loads``, or its error), ``patches`` (target ->
         its problem, or what happens without it), ``problems`` (lines; empty if there are none).
     """
-    errors = {name: loading_error(name) for name in (*LIBRARIES, *COMPILED, *COMMANDS)}
+    compiled = [f"fairseq.{name}" for name in COMPILED.split()]
+    errors = {name: loading_error(name) for name in (*LIBRARIES, *compiled, *COMMANDS)}
     patches = {patch.target or patch.replacement: patch for patch in PATCHES}
     failing = {name: problem for name, patch in patches.items() if (problem := patch_problem(name, patch))}
     problems = [f"{name} does not load: {error}" for name, error in errors.items() if error]
@@ -91,7 +86,7 @@ def diagnose() -> dict[str, Any]:
     return {
         "versions": found | {name: "not installed" for name in PACKAGES.split() if name not in found},
         "devices": find_devices(),
-        "compiled": {name: errors[name] or "loads" for name in COMPILED},
+        "compiled": {name: errors[name] or "loads" for name in compiled},
         "patches": {name: failing.get(name, f"on; without it: {patch.reason}") for name, patch in patches.items()},
         "problems": problems,
     }

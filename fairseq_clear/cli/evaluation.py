@@ -129,7 +129,8 @@ class Senteval(Evaluation):
     MR, CR, SUBJ, MPQA: nested cross-validation. TREC, MRPC: cross-validation on the training split. SST2, SST5, SICK-E, SNLI
     and the probing tasks: validation on their dev split. SICK-R, STS-B: SentEval's regressor, Spearman. STS12-16: no training,
     the mean of the subsets' Spearman correlations. Pairs are [|u-v|, u*v] ([u, v, u*v, |u-v|] for SNLI). WordContent never
-    uses a hidden layer, as in SentEval. Averages as in DeCLUTR's Table 1.
+    uses a hidden layer and SNLI has at most 15 epochs, as in SentEval. Averages as DeCLUTR computes them (MRPC counts as the
+    mean of accuracy and F1), without image-caption retrieval.
     """
 
     EXAMPLES: ClassVar[str] = """

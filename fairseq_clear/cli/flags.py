@@ -306,11 +306,7 @@ def read_text_sentences(path: Path, *, flag: str = "") -> list[str]:
 
 
 def choose_tokenizer(name: str | None, folder: Path, fallback: Callable[[], Tokenizer] | None = None) -> Tokenizer:
-    """Return the tokenizer of ``--tokenizer``, see TOKENIZER_HELP, else of the data folder, else the fallback.
-
-    Raises:
-        UserError: there is none, or one of its files is missing.
-    """
+    """Return the tokenizer of ``--tokenizer`` (TOKENIZER_HELP), else of the data folder, else the fallback; else UserError."""
     if name == "whitespace":
         return WhitespaceTokenizer()
     if name is not None:

@@ -41,12 +41,7 @@ def build_parser(command: str | None) -> argparse.ArgumentParser:
     )
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=OneLineParser)
     for name, (target, summary) in COMMANDS.items():
-        subparser = subparsers.add_parser(
-            name,
-            help=summary,
-            description=summary[0].upper() + summary[1:] + ".",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
+        subparser = subparsers.add_parser(name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter)
         if name == command:
             module, _, kind = target.partition(":")
             getattr(importlib.import_module(f".{module}", "fairseq_clear.cli"), kind).add_arguments(subparser)

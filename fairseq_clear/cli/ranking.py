@@ -9,16 +9,9 @@ from typing import TYPE_CHECKING, ClassVar
 from fairseq_clear.cli.evaluation import Evaluation
 from fairseq_clear.cli.flags import PAIRS, Command, OneEncoderFlags, PairFlags
 from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation import retrieval_data
 from fairseq_clear.evaluation.reports import Report, Row
-from fairseq_clear.evaluation.retrieval_data import (
-    BASELINES,
-    MiningSettings,
-    RetrievalData,
-    data_of_documents,
-    read_beir,
-    read_pairs,
-    read_pairs_file,
-)
+from fairseq_clear.evaluation.retrieval_data import BASELINES, MiningSettings, RetrievalData
 from fairseq_clear.files import check_fields, corpus_files, hash_files, versions, write_json
 from fairseq_clear.output_folder import check_destination, output_folder, scratch_folder
 from fairseq_clear.preparation.corpus_reading import TextSource
@@ -88,16 +81,16 @@ fairseq-clear retrieval --pairs pairs.tsv --query-prefix "query: " --encoder che
             if kind and not getattr(self, kind) and value != item.default:
                 raise UserError(f"{flag_name(item)} {value}: belongs to --{kind}; leave it out for other data")
         if self.data is not None:
-            data = read_beir(self.data, self.split or "test")
+            data = retrieval_data.read_beir(self.data, self.split or "test")
         elif self.pairs is not None:
-            data = read_pairs_file(self.pairs)
+            data = retrieval_data.read_pairs_file(self.pairs)
         elif self.documents:
             files = corpus_files(self.documents)
             # as prepare reads them, with an empty row between documents
             rows = groupby(TextSource(files, self).rows(), key=bool)
             documents = ([row[0] for row in document] for is_text, document in rows if is_text)
             hashes = hash_files([file.path for file in files])
-            data = data_of_documents(documents, hashes, count=self.count, seed=self.seed)
+            data = retrieval_data.data_of_documents(documents, hashes, count=self.count, seed=self.seed)
         else:
             raise UserError("no data: give --data, --pairs or --documents")
         self.rows = [score_baseline(name, data, seed=self.seed) for name in self.baselines]
@@ -166,7 +159,7 @@ fairseq-clear mine --pairs pairs.tsv --candidates corpus.txt --encoder bert/mode
         device = choose_device(self.device)
         if self.pairs is None:
             raise UserError("no pairs: give --pairs")
-        pairs, files = read_pairs(self.pairs), corpus_files(self.candidates)
+        pairs, files = retrieval_data.read_pairs(self.pairs), corpus_files(self.candidates)
         check_fields(files, {"--text-field": self.text_field})
         hashes = hash_files([self.pairs, *(file.path for file in files)])
         further = [text for file in files for text in read_sentences(file.path, self.text_field)]

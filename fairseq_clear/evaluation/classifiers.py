@@ -197,7 +197,7 @@ def fit_relatedness(
     Training stops early on the dev split's Pearson correlation. The test score is Spearman's.
 
     Raises:
-        UserError: the regressor predicts the same number for all dev rows.
+        UndefinedCorrelation: the regressor predicts the same number for all dev or test rows.
     """
 
     def dev_pearson(model: nn.Module) -> float:
@@ -214,7 +214,7 @@ def fit_relatedness(
         optimizer = torch.optim.Adam(model.parameters())
         best, best_pearson = _train(model, optimizer, nn.functional.mse_loss, rows, order, dev_pearson, settings)
     if best is None:
-        raise UserError(f"{where}: the regressor learned nothing; are all vectors of the encoder equal?")
+        raise UndefinedCorrelation(f"{where}: the regressor learned nothing; are all vectors of the encoder equal?")
     predicted = _predict(best, test[0])
     others = {
         "pearson": 100 * pearson(predicted, test[1], where=where),

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from fairseq_clear.errors import UserError
-from fairseq_clear.files import CorpusFile, check_output_file, read_whole_lines, record_text, sync_folder
+from fairseq_clear.files import CorpusFile, check_output_file, read_whole_lines, record_texts, sync_folder
 from fairseq_clear.models.encoding import EncodingCounts, Floats
 from fairseq_clear.shared_work import FINISHED, Workers, open_work, take_blocks
 
@@ -33,7 +33,7 @@ def read_sentences(path: Path, text_field: str = "text") -> Iterator[str]:
         if not is_jsonl:
             yield line.replace("\r", " ")
         elif line.strip():
-            yield " ".join(record_text(line, text_field, path, number).splitlines())
+            yield " ".join(record_texts(line, (text_field,), path, number)[0].splitlines())
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.sts_data import read_columns
-from fairseq_clear.files import CorpusFile, hash_files, read_whole_lines, record_text
+from fairseq_clear.files import CorpusFile, hash_files, read_whole_lines, record_texts
 from fairseq_clear.libraries import import_library
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def read_labelled(
 def _read_records(path: Path, text_field: str, label_field: str) -> Iterator[tuple[str, str]]:
     for number, line in read_whole_lines(path):
         if line.strip():
-            text, label = record_text(line, text_field, path, number), json.loads(line).get(label_field)
+            (text,), label = record_texts(line, (text_field,), path, number), json.loads(line).get(label_field)
             if not isinstance(label, str | int) or isinstance(label, bool) or label == "":
                 raise UserError(
                     f"{path}:{number}: no label (text or whole number) in {label_field!r}; name its field with --label-field"

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from fairseq_clear.errors import UserError
 from fairseq_clear.evaluation.encoders import Encoder
 from fairseq_clear.evaluation.reports import Row
-from fairseq_clear.evaluation.sts import Doubles, spearman
+from fairseq_clear.evaluation.sts import Doubles, cosine, spearman
 from fairseq_clear.evaluation.sts_data import Pairs
 from fairseq_clear.evaluation.training_log import Records
 from fairseq_clear.files import write_errors, write_whole
@@ -123,9 +123,9 @@ def score_layers(encoder: "SentenceEncoder", pairs: Pairs, batch_size: int = 32)
             pooled = [
                 encoder.model.pooled([state], tokens, name, skipped) for name in LAYER_POOLINGS for state in states
             ]
-            found.append(torch.nn.functional.normalize(torch.stack(pooled).float(), dim=-1).cpu())
+            found.append(torch.stack(pooled).float().cpu())
     first, second = torch.cat(found, dim=1).chunk(2, dim=1)  # (poolings x blocks, N, D)
-    scores = [100 * spearman(cosines, pairs.scores) for cosines in (first * second).sum(-1).numpy()]
+    scores = [100 * spearman(cosine(*sides), pairs.scores) for sides in zip(first.numpy(), second.numpy(), strict=True)]
     return dict(zip(LAYER_POOLINGS, np.split(np.array(scores), len(LAYER_POOLINGS)), strict=True))
 
 

@@ -237,11 +237,16 @@ def score_baseline(baseline: str, data: RetrievalData, *, seed: int = 0) -> Row:
     return _score(ranked, data, seed, str(BASELINES[baseline]["baseline"]), BASELINES[baseline])
 
 
-def _score(ranked: Numbers, data: RetrievalData, seed: int, label: str, encoder: Mapping[str, Any]) -> Row:
-    """Score the 101 nearest passages (Q, 101), without the one that has the query's id."""
+def without_own(ranked: Numbers, data: RetrievalData) -> Numbers:
+    """Return the first 100 of the 101 nearest passages (Q, 101), without the one that is the query itself."""
     own = np.array(data.identical if len(data.identical) else [-1] * len(ranked), np.int64)[:, None]
     last = np.argsort(ranked == own, axis=1, kind="stable")
-    ranked = np.take_along_axis(ranked, last, axis=1)[:, :DEPTH]  # (Q, 100)
+    return np.take_along_axis(ranked, last, axis=1)[:, :DEPTH]
+
+
+def _score(ranked: Numbers, data: RetrievalData, seed: int, label: str, encoder: Mapping[str, Any]) -> Row:
+    """Score the 101 nearest passages (Q, 101), without the one that is the query itself."""
+    ranked = without_own(ranked, data)
     values = 100 * score_rankings(ranked, data.relevant)  # (Q, 7)
     low, high = bootstrap(values, seed)
     right = [[number in judged for number in row] for row, judged in zip(ranked.tolist(), data.relevant, strict=True)]

@@ -37,7 +37,7 @@ class RetrievalData:
     # For each query, number of a passage -> its gain, 1 or more. Numbers from P on are passages that were judged but are not in
     # the corpus: they count as relevant and are never found.
     relevant: Sequence[Mapping[int, int]]
-    # for each query, the number of the passage with the query's id, or -1; BEIR does not count it as found
+    # for each query, the number of the passage with the query's id (BEIR) or text (pairs), or -1; it does not count as found
     identical: Sequence[int] = ()
     hashes: Mapping[str, str] = field(default_factory=dict)  # file -> SHA-256
 
@@ -45,7 +45,12 @@ class RetrievalData:
         """Counts for a report."""
         counts = {"queries": len(self.queries), "passages": len(self.passages)}
         missing = {number for gains in self.relevant for number in gains if number >= len(self.passages)}
-        return counts | ({"relevant passages that the corpus lacks": len(missing)} if missing else {})
+        own = sum(number in gains for number, gains in zip(self.identical, self.relevant, strict=False))
+        notes = {
+            "relevant passages that the corpus lacks": len(missing),
+            "relevant passages with the id of their query, which BEIR never counts as found": own,
+        }
+        return counts | {note: number for note, number in notes.items() if number}
 
 
 def read_beir(folder: Path, split: str = "test") -> RetrievalData:
@@ -199,6 +204,8 @@ def data_of_documents(
 def data_of_pairs(name: str, pairs: Sequence[Pair], hashes: Mapping[str, str]) -> RetrievalData:
     """Make the data of pairs. A repeated text is one query, with several relevant passages, or one passage.
 
+    A passage with the text of a query does not count as found by it, unless it is one of its own passages.
+
     Raises:
         UserError: fewer than two different passages.
     """
@@ -208,7 +215,9 @@ def data_of_pairs(name: str, pairs: Sequence[Pair], hashes: Mapping[str, str]) -
         queries.setdefault(query, {})[passages.setdefault(passage, len(passages))] = 1
     if len(passages) < 2:
         raise UserError(f"{name}: {len(passages)} different passages; retrieval needs two or more to choose from")
-    return RetrievalData(name, list(queries), list(passages), list(queries.values()), (), hashes)
+    own = [passages.get(query, -1) for query in queries]
+    own = [-1 if number in gains else number for number, gains in zip(own, queries.values(), strict=True)]
+    return RetrievalData(name, list(queries), list(passages), list(queries.values()), own, hashes)
 
 
 def term_weights(baseline: str, queries: Sequence[str], passages: Sequence[str]) -> tuple["csr_matrix", "csr_matrix"]:

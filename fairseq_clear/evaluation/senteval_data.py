@@ -164,7 +164,10 @@ def _read_pairs(
 ) -> Split:
     """Read two texts and a label from these columns; the first line is a header."""
     path = home / files[0]
-    rows = [(number, read_columns(path, line, number, columns)) for number, line in _lines(path)[1:]]
+    header, *lines = _lines(path) or [(1, "")]
+    if set(header[1].split("\t")[columns[2] : columns[2] + 1]) & set(names):
+        raise UserError(f"{path}:1: is a pair with its label; the line of the columns' names before it is missing")
+    rows = [(number, read_columns(path, line, number, columns)) for number, line in lines]
     labels = [_label(path, number, row[2], names) for number, row in rows]
     return _split((row[0] for _, row in rows), labels, [row[1] for _, row in rows])
 

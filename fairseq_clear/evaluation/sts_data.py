@@ -1,6 +1,7 @@
 """Reads STS data sets in SentEval's folder layout, and tables of two texts and a score."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ STS_YEARS: dict[str, tuple[str, ...]] = {
 # Columns of score, first and second text; lines of header. STS-B has 7 or 9 columns, no quoting and no header.
 _STS_B_FORM: dict[str, Any] = {"columns": (4, 5, 6)}
 _SICK_FORM: dict[str, Any] = {"columns": (3, 1, 2), "skip": 1}
+_GLUE_FORM: dict[str, Any] = {"columns": (9, 7, 8), "skip": 1}
 _SICK = ("SICK_train.txt", "SICK_trial.txt", "SICK_test_annotated.txt")
 # Name -> folder, files and form. STS-B and SICK-R are the test splits. The files of a year are texts and scores in turn.
 _TASKS: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {
@@ -115,8 +117,8 @@ def read_sts_file(path: str | Path) -> StsData:
     """Read a file of pairs in any language. Its name and its columns determine its format:
 
     - ``STS.input.X.txt`` with ``STS.gs.X.txt`` in the same folder: SemEval;
-    - SICK's header in the first line: SICK;
-    - 7 or more tab-separated columns: STS-B, with score and texts in columns 5, 6, 7;
+    - SICK's or GLUE's header in the first line: SICK, or STS-B as GLUE has it;
+    - 7 to 9 tab-separated columns: STS-B, with score and texts in columns 5, 6, 7;
     - 3 tab-separated columns: text, text, score.
 
     Raises:
@@ -128,6 +130,12 @@ def read_sts_file(path: str | Path) -> StsData:
     first = next(filter(str.strip, read_text_lines(file)), "")  # blank lines are ignored
     form = _STS_B_FORM if first.count("\t") >= 6 else {"columns": (2, 0, 1)}
     form = _SICK_FORM if first.startswith("pair_ID\t") else form
+    form = _GLUE_FORM if first.startswith("index\tgenre\t") else form
+    if form is _STS_B_FORM and first.count("\t") > 8:
+        columns = first.count("\t") + 1
+        raise UserError(
+            f"{path}: {columns} columns; STS-B has 7 to 9, and in GLUE's form 10 with a line of their names"
+        )
     return StsData(file.stem, {file.stem: _read_table([file], **form)}, hash_files([file]))
 
 
@@ -170,12 +178,17 @@ def _read_table(paths: Sequence[Path], *, columns: tuple[int, int, int], skip: i
     """Read score and two texts from these columns of all files, without the first ``skip`` lines of each and blank lines."""
     texts, scores = [], []
     for path in paths:
-        numbered = [(number, line) for number, line in enumerate(read_text_lines(path), 1) if line.strip()][skip:]
-        for number, line in numbered:
+        numbered = [(number, line) for number, line in enumerate(read_text_lines(path), 1) if line.strip()]
+        for number, line in numbered[:skip]:
+            if re.fullmatch(r"\s*[\d.]+\s*", "".join(line.split("\t")[columns[0] : columns[0] + 1])):
+                raise UserError(
+                    f"{path}:{number}: is a scored pair; the line of the columns' names before it is missing"
+                )
+        for number, line in numbered[skip:]:
             score, first, second = read_columns(path, line, number, columns)
             texts.append((first, second))
             scores.append(read_score(path, number, score))
-        if not numbered:
+        if not numbered[skip:]:
             raise UserError(f"{path}: holds no scored pair")
     return _pairs(paths[-1], texts, scores)
 

@@ -54,8 +54,13 @@ class ClearRobertaModel(TextModel, RobertaModel):
         task, criterion = cfg.task._name, cfg.criterion._name
         if task == "language_modeling":
             raise UserError(f"--task {task}: {cfg.model._name} reads a text in both directions; give --task masked_lm")
-        if getattr(cfg.model, "compile", False) and task in STOCK_TASKS:
-            raise UserError(f"--compile: has no effect with --task {task}; leave it out")
+        for flag in ("compile", "encode_chunk_size"):
+            if getattr(cfg.model, flag, False) and task in STOCK_TASKS:
+                raise UserError(f"--{flag.replace('_', '-')}: has no effect with --task {task}; leave it out")
+        for flag in ("quant_noise_pq", "quant_noise_scalar"):  # it changes the weights before each pass of the encoder
+            if getattr(cfg.model, flag, 0) and task not in STOCK_TASKS:
+                what = "makes wrong gradients if the encoder reads several batches in an update"
+                raise UserError(f"--{flag.replace('_', '-')}: {what}; leave it out, or give --task masked_lm")
         if criterion.startswith("sentence_") and not task.startswith("sentence_"):
             raise UserError(f"--criterion {criterion}: --task {task} reads no labels; give --task {criterion}")
         allowed = getattr(cfg.task, "allow_change", None) or ""

@@ -13,6 +13,7 @@ from fairseq.modules.learned_positional_embedding import LearnedPositionalEmbedd
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fairseq_clear.errors import UserError
 from fairseq_clear.modules.hidden_states import attention_for
 from fairseq_clear.modules.window_attention import MaskCache, window_attention
 
@@ -29,7 +30,12 @@ def adapt_encoder(encoder: Any, *, eps: float, segments: int, window: int) -> No
         eps: epsilon of every LayerNorm, including the MLM head's.
         segments: number of segment embeddings; 1 for none.
         window: number of tokens that each token attends to, even; 0 for full attention.
+
+    Raises:
+        UserError: the window is odd or negative.
     """
+    if window < 0 or window % 2:
+        raise UserError(f"--attention-window {window}: give an even number of tokens, or 0 for full attention")
     stack = encoder.sentence_encoder
     for module in encoder.modules():
         if isinstance(module, nn.LayerNorm) or type(module).__name__ == "FusedLayerNorm":

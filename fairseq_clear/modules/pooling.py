@@ -44,10 +44,10 @@ def pooled_tokens(tokens: Tensor, padding: int, prompts: Sequence[Sequence[int]]
     """Return which tokens (B, T) are pooled, bool: not the padding, nor ``<s>`` and one of ``prompts`` (ids) behind it."""
     is_token = tokens.ne(padding)
     for prompt in prompts:
-        ids = torch.tensor(prompt, device=tokens.device)
         end = 1 + len(prompt)
         if 1 < end <= tokens.shape[1]:
-            has_it = tokens[:, 1:end].eq(ids).all(dim=1)  # (B,)
+            # (B,); a tensor of the ids would synchronise with the GPU
+            has_it = torch.stack([tokens[:, 1 + place].eq(id_) for place, id_ in enumerate(prompt)]).all(dim=0)
             is_token[:, :end] &= ~has_it.unsqueeze(1)
     return is_token
 

@@ -102,8 +102,13 @@ def _around(rows: Tensor, window: int) -> Tensor:
 
 
 def _additive(is_seen: Tensor, dtype: torch.dtype) -> Tensor:
-    """Mask to add to the logits: 0 where True, -inf elsewhere."""
-    return torch.zeros(is_seen.shape, dtype=dtype, device=is_seen.device).masked_fill(~is_seen, -torch.inf)
+    """Mask to add to the logits: 0 where True, -inf elsewhere.
+
+    Its rows begin at multiples of 8 numbers: kernels for GPUs copy other masks, in every layer, and keep the copy.
+    """
+    width = is_seen.shape[-1]
+    room = torch.zeros((*is_seen.shape[:-1], -(-width // 8) * 8), dtype=dtype, device=is_seen.device)
+    return room[..., :width].masked_fill_(~is_seen, -torch.inf)
 
 
 def _keys(query: Tensor, is_padding: Tensor | None) -> Tensor:

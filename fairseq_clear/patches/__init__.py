@@ -31,7 +31,9 @@ class Patch:
 
 _DRIFT = "a run that resumes in half precision drifts from an uninterrupted one"
 _SCALE = "a resumed run raises its loss scale at another update"
-_MEMORY_EFFICIENT = "fairseq.optim.fp16_optimizer:_MemoryEfficientFP16OptimizerMixin"
+AMP, FP16 = "fairseq.optim.amp_optimizer:AMPOptimizer", "fairseq.optim.fp16_optimizer:_FP16OptimizerMixin"
+MEMORY_EFFICIENT = "fairseq.optim.fp16_optimizer:_MemoryEfficientFP16OptimizerMixin"
+_SAVING, _UTILS = "fairseq.checkpoint_utils", "fairseq.distributed.utils"
 _PLACE = "a run that resumes with another batch size loses its place in the epoch, or ends in a traceback"
 # Test -> replacement -> target and reason, see Patch.
 _ROWS = {
@@ -40,32 +42,23 @@ _ROWS = {
         "compatibility:allow_checkpoint_classes": ("", "torch >= 2.6 rejects fairseq's checkpoints"),
         "compatibility:restore_numpy_compat": ("", "numpy 2 lacks np.compat.long"),
         "compatibility:stop_loading_at_exit": ("", "a finished run may exit with code 134"),
-        "compatibility:broadcast_object": (
-            "fairseq.distributed.utils:_broadcast_object_slow",
-            "on torch >= 2.6 only the first worker can resume",
-        ),
+        "compatibility:broadcast_object": (f"{_UTILS}:_broadcast_object_slow", "only the first worker can resume"),
         "startup:import_user_module": ("fairseq.utils:import_user_module", "commands imported later stay unpatched"),
     },
     "tests/patches/test_precision.py": {
         "precision:skip_overflows_on_cpu": ("", "--fp16 on a CPU fails at the first overflow"),
         "precision:take_norms_where_gradients_are": ("", "--cpu --clip-norm fails on a machine with a GPU"),
-        "precision:clip_grad_norm": (
-            "fairseq.optim.amp_optimizer:AMPOptimizer.clip_grad_norm",
-            "--amp makes a step although the norm of the gradients is not finite",
-        ),
-        "precision:step": ("fairseq.optim.amp_optimizer:AMPOptimizer.step", "--amp divides by the loss scale twice"),
-        "precision:amp_init": (
-            "fairseq.optim.amp_optimizer:AMPOptimizer.__init__",
-            "--amp-init-scale and --amp-scale-window set something else",
-        ),
-        "precision:amp_state_dict": ("fairseq.optim.amp_optimizer:AMPOptimizer.state_dict", _SCALE),
-        "precision:amp_load_state_dict": ("fairseq.optim.amp_optimizer:AMPOptimizer.load_state_dict", _SCALE),
-        "precision:memory_efficient_state_dict": (f"{_MEMORY_EFFICIENT}.state_dict", _SCALE),
-        "precision:memory_efficient_load_state_dict": (f"{_MEMORY_EFFICIENT}.load_state_dict", _SCALE),
+        "precision:clip_grad_norm": (f"{AMP}.clip_grad_norm", "--amp makes a step although a gradient is not finite"),
+        "precision:step": (f"{AMP}.step", "--amp divides by the loss scale twice"),
+        "precision:amp_init": (f"{AMP}.__init__", "--amp-init-scale and --amp-scale-window set something else"),
+        "precision:amp_state_dict": (f"{AMP}.state_dict", _SCALE),
+        "precision:amp_load_state_dict": (f"{AMP}.load_state_dict", _SCALE),
+        "precision:memory_efficient_state_dict": (f"{MEMORY_EFFICIENT}.state_dict", _SCALE),
+        "precision:memory_efficient_load_state_dict": (f"{MEMORY_EFFICIENT}.load_state_dict", _SCALE),
     },
     "tests/integration/test_command_lines.py": {
-        "precision:state_dict": ("fairseq.optim.fp16_optimizer:_FP16OptimizerMixin.state_dict", _DRIFT),
-        "precision:load_state_dict": ("fairseq.optim.fp16_optimizer:_FP16OptimizerMixin.load_state_dict", _DRIFT),
+        "precision:state_dict": (f"{FP16}.state_dict", _DRIFT),
+        "precision:load_state_dict": (f"{FP16}.load_state_dict", _DRIFT),
         "compatibility:any_device_ddp": (
             "fairseq.models.distributed_fairseq_model:DistributedDataParallel",
             "pytorch_ddp fails on several CPU workers",
@@ -76,10 +69,7 @@ _ROWS = {
         "compatibility:evaluate_settings_as_literals": ("", "fairseq passes settings of a checkpoint to eval"),
     },
     "tests/faults/test_checkpoint_files.py": {
-        "checkpoint_files:read_checkpoint": (
-            "fairseq.checkpoint_utils:load_checkpoint_to_cpu",
-            "damaged files load; weights_only is off on older torch",
-        ),
+        "checkpoint_files:read_checkpoint": (f"{_SAVING}:load_checkpoint_to_cpu", "damaged or unsafe files load"),
         "checkpoint_files:write_whole": (
             "fairseq.checkpoint_utils:torch_persistent_save",
             "a killed run leaves half a checkpoint; NaN weights are saved",

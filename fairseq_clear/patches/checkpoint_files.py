@@ -52,11 +52,7 @@ def watch_reading(check: Callable[[dict[str, Any]], object]) -> Iterator[None]:
 
 
 def read_checkpoint(path: str, arg_overrides: Any = None, load_on_all_ranks: bool = False) -> dict[str, Any]:
-    """Replaces ``load_checkpoint_to_cpu``: always loads with ``weights_only``, and checks that the file is complete.
-
-    Raises:
-        UserError: the file is damaged, is not a checkpoint of fairseq, or holds objects that could run code.
-    """
+    """Replaces ``load_checkpoint_to_cpu``: loads with ``weights_only``; UserError if the file is damaged or could run code."""
     stock = torch.load
     torch.load = partial(stock, weights_only=True)
     try:
@@ -103,11 +99,7 @@ def _check_sums(path: str) -> None:
 
 
 def write_whole(obj: Any, filename: str, async_write: bool = False) -> None:
-    """Replaces ``torch_persistent_save``: writes ``filename`` atomically, and only if all weights are finite.
-
-    Raises:
-        UserError: a weight is not finite, or the disk is full.
-    """
+    """Replaces ``torch_persistent_save``: writes atomically; UserError if a weight is not finite or the disk is full."""
     is_crash = os.path.basename(filename) == CRASH
     if not is_crash:
         _check_finite(obj, filename)

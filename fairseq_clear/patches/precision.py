@@ -10,14 +10,11 @@ import torch
 from fairseq.dataclass.configs import CommonConfig
 from fairseq.optim.dynamic_loss_scaler import DynamicLossScaler
 
-from fairseq_clear.patches import original
+from fairseq_clear.patches import AMP, FP16, MEMORY_EFFICIENT, original
 
 logger = logging.getLogger(__name__)
 
 MASTERS, SCALER = "clear_fp32_masters", "clear_loss_scaler"
-FP16 = "fairseq.optim.fp16_optimizer:_FP16OptimizerMixin"
-MEMORY_EFFICIENT = "fairseq.optim.fp16_optimizer:_MemoryEfficientFP16OptimizerMixin"
-AMP = "fairseq.optim.amp_optimizer:AMPOptimizer"
 
 
 def has_overflowed(optimizer: Any) -> bool:

@@ -190,11 +190,7 @@ def _forward_signal(number: int, frame: FrameType | None) -> None:
 
 
 def join_torchrun(cfg: Any) -> None:
-    """Take rank, number of workers and address from torchrun's environment, and use gloo on CPUs.
-
-    Raises:
-        UserError: the environment names several workers, but the run would use one, or another number.
-    """
+    """Take rank, size and address from torchrun's environment, gloo on CPUs; UserError if the flags name another size."""
     workers = cfg.distributed_training
     size = os.environ.get("WORLD_SIZE", "1")
     if torch.distributed.is_initialized() or size == "1":

@@ -104,11 +104,7 @@ def below_title(document: Sequence[str]) -> str:
 
 
 def divide_pairs(pairs: list[Pair], text: Path, folder: Path, seed: int) -> HeldOut:
-    """As ``hold_out`` for given pairs, see ``split_pairs``. Documents that have a query as a sentence are left out.
-
-    Raises:
-        UserError: there are fewer than four pairs, or no document is left.
-    """
+    """As ``hold_out``, by given pairs; documents with a query as a sentence are left out. UserError if too few are left."""
     if len(pairs) < 2 * FEWEST:
         raise UserError(f"--pairs: {len(pairs)} pairs; give {2 * FEWEST} or more")
     rng, (documents, titled) = np.random.default_rng(seed), _read_text(text)
@@ -309,13 +305,8 @@ def write_rows(folder: Path, dest: Path, load: Callable[[], Encoder], count: int
     """Write query.txt, passage.txt, negative1.txt and so on to ``dest``: line n of each belongs to one pair.
 
     The given hard negatives of a pair come first. Where they are too few, others are mined among the passages of all pairs and
-    the documents without a title. Pairs for which too few are found are left out.
-
-    Args:
-        folder: of ``divide_training_pairs``.
-        load: returns the encoder that mines.
-        count: number of hard negatives of each pair.
-        margin: see ``MiningSettings``.
+    the documents without a title. Pairs for which too few are found are left out. ``folder`` is of ``divide_training_pairs``;
+    ``load`` returns the encoder that mines.
     """
     known = read_json(folder / ROWS, f"remove {folder} and rerun")
     rows, further = [tuple(row) for row in known["pairs"]], known["further"]

@@ -30,31 +30,21 @@ _SG_OPT = (
     "--regularizer-weight 0.1 --frozen-layers 1 --guide-pooling max --guide-layers all"
 )
 RECIPES: dict[str, RefineRecipe] = {
-    TITLES: RefineRecipe(
-        "the title of a document and its text", f"{_NT_XENT} --directions one --views titles --augment none", True, True
-    ),
-    CLOZE: RefineRecipe(
-        "a sentence and its context (inverse cloze)", f"{_NT_XENT} --views cloze --augment none", True, True
-    ),
-    "neighbor": RefineRecipe(
-        "two adjacent pairs of sentences", f"{_NT_XENT} --views neighbor:sentences=2 --augment none", True
-    ),
+    TITLES: RefineRecipe("a document's title and its text", f"{_NT_XENT} --directions one --views titles", True, True),
+    CLOZE: RefineRecipe("a sentence and its context (inverse cloze)", f"{_NT_XENT} --views cloze", True, True),
+    "neighbor": RefineRecipe("two adjacent pairs of sentences", f"{_NT_XENT} --views neighbor:sentences=2", True),
     "span": RefineRecipe(
         "two spans of one document (DeCLUTR)",
-        f"{_NT_XENT} --views span:anchors=1,positives=1,min=4,max={{max_span}} --augment none",
+        f"{_NT_XENT} --views span:anchors=1,positives=1,min=4,max={{max_span}}",
         True,
     ),
-    SIMCSE: RefineRecipe(
-        "a sentence twice, with different dropout", f"{_NT_XENT} --directions one --views same --augment none"
-    ),
-    "clear": RefineRecipe(
-        "a sentence twice, 70 % of the tokens deleted", f"{_NT_XENT} --views same --augment del-word"
-    ),
-    "sg-opt": RefineRecipe("a sentence and its own hidden layers", f"{_SG_OPT} --views same --augment none"),
+    SIMCSE: RefineRecipe("a sentence twice, with different dropout", f"{_NT_XENT} --directions one --views same"),
+    "clear": RefineRecipe("a sentence twice, 70 % of tokens deleted", f"{_NT_XENT} --views same --augment del-word"),
+    "sg-opt": RefineRecipe("a sentence and its own hidden layers", f"{_SG_OPT} --views same"),
 }
 PAIR_RECIPE = RefineRecipe(  # with --train-pairs; a pair has the identity of its passage
     "a query and its passage",
-    f"{_NT_XENT} --directions one --views paraphrase:query,original --augment none "
+    f"{_NT_XENT} --directions one --views paraphrase:query,original "
     "--false-negatives guide:margin=0.0 --guide {encoder}",
     asks=True,
 )

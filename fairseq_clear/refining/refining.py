@@ -30,28 +30,9 @@ from fairseq_clear.models.pretrained_encoder import read_stated
 from fairseq_clear.output_folder import EXPORT, check_destination, check_outside, output_folder
 from fairseq_clear.preparation.prepare_settings import DocumentSettings, PrepareSettings
 from fairseq_clear.processes import locked
-from fairseq_clear.refining.holding_out import (
-    COUNTS,
-    HARDER,
-    HeldOut,
-    divide_pairs,
-    divide_training_pairs,
-    hold_out,
-    read_rows,
-    write_rows,
-)
-from fairseq_clear.refining.refine_report import (
-    ASKED,
-    FEWEST,
-    HALF,
-    MRR,
-    NOT_COMPARED,
-    REPORT,
-    SATURATED,
-    RefineReport,
-    choose_share,
-    reciprocal_ranks,
-)
+from fairseq_clear.refining import holding_out, refine_report
+from fairseq_clear.refining.holding_out import COUNTS, HARDER, HeldOut
+from fairseq_clear.refining.refine_report import ASKED, FEWEST, HALF, MRR, REPORT, SATURATED, RefineReport
 from fairseq_clear.refining.refine_settings import AUTO, CLOZE, PAIRS, RECIPES, SIMCSE, TITLES, TRIALS, RefineSettings
 from fairseq_clear.refining.refine_steps import SETTINGS, Steps, Training, check_same
 from fairseq_clear.text.data_folders import CLEAR_JSON, DICTIONARY, has_tokenizer, recorded_tokenizer
@@ -175,7 +156,7 @@ def _refine(steps: Steps) -> dict[str, Any]:
     recipe, trials = _choose_recipe(steps, counts, base)
     trained = steps.train("train", replace(base, recipe=recipe))
     scores = _score_shares(steps, counts, data, checkpoint, trained)
-    best = choose_share(scores) if scores else HALF if settings.keep_best else 1.0
+    best = refine_report.choose_share(scores) if scores else HALF if settings.keep_best else 1.0
     # what is compared: the best of the merges, or the refined encoder if nothing is better than the untouched one
     refined = _merged(steps, checkpoint, trained, best or 1.0)
     compared = {"untouched": checkpoint, "refined": refined}
@@ -228,11 +209,11 @@ def _divide_text(steps: Steps) -> HeldOut:
         counts = HeldOut(**read_json(work / COUNTS))
     elif settings.train_pairs is not None:
         rows, documents = read_training_pairs(settings.train_pairs), text if settings.texts else None
-        counts = divide_training_pairs(rows, judged, documents, work, settings.held_out, settings.seed)
+        counts = holding_out.divide_training_pairs(rows, judged, documents, work, settings.held_out, settings.seed)
     elif judged is None:
-        counts = hold_out(text, work, settings.held_out, settings.seed)
+        counts = holding_out.hold_out(text, work, settings.held_out, settings.seed)
     else:
-        counts = divide_pairs(judged, text, work, settings.seed)
+        counts = holding_out.divide_pairs(judged, text, work, settings.seed)
     held = f"{counts.dev + counts.test:,} queries to compare by"
     if settings.pairs is not None and counts.left_out and settings.train_pairs is None:
         print(f"# {counts.left_out:,} documents with a query of --pairs are not trained on", flush=True)
@@ -248,7 +229,7 @@ def _divide_text(steps: Steps) -> HeldOut:
         kinds = f"{counts.long_documents:,} of several sentences, {counts.titled:,} with a title"
         print(f"# {counts.documents:,} documents, {kinds}; {held}", flush=True)
     if not counts.test and settings.sts is None:
-        print(f"# {NOT_COMPARED}", flush=True)
+        print(f"# {refine_report.NOT_COMPARED}", flush=True)
     return counts
 
 
@@ -271,8 +252,8 @@ def _prepare(steps: Steps, encoder: Path, checkpoint: Path, counts: HeldOut) -> 
         if not (work / "rows").exists():
             load = partial(SentenceEncoder.from_pretrained, checkpoint, folder, device=steps.device)
             negatives = counts.negatives if settings.negatives is None else settings.negatives
-            write_rows(work, work / "rows", load, negatives, settings.margin, steps.device)
-        text, options = read_rows(work / "rows")
+            holding_out.write_rows(work, work / "rows", load, negatives, settings.margin, steps.device)
+        text, options = holding_out.read_rows(work / "rows")
     made = PrepareSettings(inputs=(text,), dest=data, seed=settings.seed, tokenizer_dir=folder, **options)
     steps.prepare("prepare the text", made)
     return data
@@ -339,7 +320,7 @@ def _score_shares(steps: Steps, counts: HeldOut, data: Path, start: Path, traine
         return {}
     found = {f"{share:g} refined": _merged(steps, start, trained, share) for share in SHARES}
     report = steps.search("compare the merges", data, "dev", found)
-    return {share: reciprocal_ranks(row) for share, row in zip(SHARES, report["rows"], strict=True)}
+    return {share: refine_report.reciprocal_ranks(row) for share, row in zip(SHARES, report["rows"], strict=True)}
 
 
 def _merged(steps: Steps, start: Path, trained: Path, share: float) -> Path:

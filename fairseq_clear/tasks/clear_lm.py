@@ -149,7 +149,7 @@ class ClearLMTask(MaskedLMTask):
             if is_own:
                 criterion.attach(self.model)
             self.model.complete(self.needs)
-        one_encoder = self.needs.views and getattr(criterion, "key_encoder", "") == "shared"
+        one_encoder = self.needs.views and getattr(criterion, "key_encoder", "") in ("shared", "momentum")
         if self.watch.dropout_only and one_encoder and not any(map(_drops, self.model.modules())):
             logger.warning("the model has no dropout, so both views of a text are the same; give --dropout 0.1")
         return criterion
@@ -316,11 +316,7 @@ class ClearLMTask(MaskedLMTask):
             pass  # setup_task reports a folder that cannot be read
 
     def check_checkpoint(self, trainer: Any, path: str, state: dict[str, Any], *, resumes: bool) -> None:
-        """Check a checkpoint from which the run is about to resume, or only to start from its weights.
-
-        Raises:
-            UserError: the checkpoint has another vocabulary or architecture, or belongs to another run.
-        """
+        """Check a checkpoint from which the run resumes, or only takes the weights; UserError if it belongs to another run."""
         check_same_vocabulary(state, path, str(self.folder))
         saved = state.get("task_state") or {}
         if resumes and "run" not in saved:

@@ -62,7 +62,7 @@ def _parse_corpus(part: str, mix: str) -> Corpus:
 
 def check_corpora(corpora: Sequence[Corpus]) -> None:
     """Raise UserError unless all corpora of a mix have the same ``dict.txt`` and tokenizer as the first."""
-    others = [shard for corpus in corpora[1:] for shard in shards_of(corpus)]
+    others = [shard for corpus in corpora[1:] for shard in data_folders(corpus.folder, flag="--mix")]
     check_folders(Path(corpora[0].folder), others, "--mix ")
 
 
@@ -82,11 +82,6 @@ def check_folders(first: Path, others: Sequence[Path], flag: str = "") -> None:
             raise UserError(f"{flag}{folder}: {what}; prepare its text again with {command}")
 
 
-def shards_of(corpus: Corpus) -> list[Path]:
-    """The data folders of a corpus: one, or the shards that ``prepare --shards`` made."""
-    return data_folders(corpus.folder, flag="--mix")
-
-
 def load_mix(corpora: Sequence[Corpus], load: Callable[[str], Any], seed: int, *, is_separate: bool) -> MixedDataset:
     """Load the training set of a mix; ``load`` returns the data set of a folder, the other arguments go to ``MixedDataset``.
 
@@ -94,7 +89,7 @@ def load_mix(corpora: Sequence[Corpus], load: Callable[[str], Any], seed: int, *
     """
     names, parts, weights = list[str](), list[Any](), list[Fraction]()
     for corpus in corpora:
-        folders = [str(folder) for folder in shards_of(corpus)]
+        folders = [str(folder) for folder in data_folders(corpus.folder)]
         own = [load(folder) for folder in folders]
         weights += [corpus.weight * Fraction(len(part), sum(map(len, own))) for part in own]
         names, parts = names + folders, parts + own

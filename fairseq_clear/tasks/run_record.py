@@ -19,8 +19,8 @@ from fairseq_clear.files import hash_file
 from fairseq_clear.models.pretrained_encoder import SHAPELESS, checkpoint_in
 from fairseq_clear.patches.startup import flags_of, nearest
 from fairseq_clear.spec import setting_names
-from fairseq_clear.tasks.corpus_mix import parse_mix, shards_of
-from fairseq_clear.text.data_folders import DICTIONARY, epoch_folders, read_dictionary
+from fairseq_clear.tasks.corpus_mix import parse_mix
+from fairseq_clear.text.data_folders import DICTIONARY, data_folders, epoch_folders, read_dictionary
 from fairseq_clear.text.synonym_files import SYNONYMS_NPZ
 from fairseq_clear.views.paraphrase_views import ORIGINAL, PARAPHRASES, aligned_folder
 from fairseq_clear.views.view_table import find_view_source
@@ -65,9 +65,7 @@ SHOWN = 6
 def run_record(cfg: Any, model: Any, chain: Chain) -> dict[str, Any]:
     """Return the settings that determine a run, by name; equal for ``fairseq-train`` and ``fairseq-hydra-train``.
 
-    Args:
-        model: the model, whose ``args`` contain the defaults of its architecture.
-        chain: the augmentation, with every knob, which also says whether the synonym table determines the run.
+    ``chain`` also says whether the synonym table determines the run.
     """
     record: dict[str, Any] = {}
     for section in CLASSES:
@@ -202,7 +200,9 @@ def _model(model: Any) -> dict[str, Any]:
 def _files(cfg: Any, chain: Chain) -> dict[str, Any]:
     task, guide = cfg.task, getattr(cfg.criterion, "guide", None)
     folders, corpora = epoch_folders(task.data), parse_mix(task.mix, task.data)
-    shares = [f"{corpus.weight / corpora[0].weight} {_hash_texts(cfg, shards_of(corpus))}" for corpus in corpora]
+    shares = [
+        f"{corpus.weight / corpora[0].weight} {_hash_texts(cfg, data_folders(corpus.folder))}" for corpus in corpora
+    ]
     files = {
         "data": {"path": task.data, "hash": _hash_texts(cfg, folders)},
         "mix": {"path": task.mix, "hash": hashlib.sha256(" ".join(shares).encode()).hexdigest()} if corpora else None,

@@ -45,10 +45,7 @@ REAL: Ranges = {
     ),
 }
 NUMBERS = {name: words for words, (_, names) in (WHOLE | REAL).items() for name in names.split()}
-SECTIONS = (
-    *("common", "dataset", "optimization", "checkpoint", "task", "criterion", "model", "optimizer"),
-    "lr_scheduler",
-)
+SECTIONS = "common dataset optimization checkpoint task criterion model optimizer lr_scheduler"
 STOCK_CRITERIONS = ("masked_lm", "cross_entropy", "label_smoothed_cross_entropy")  # of fairseq, on masked texts
 # Flags of masked_lm that clear_lm does not read
 UNREAD = ("include_target_tokens", "skip_masking", "d2v2_multi")
@@ -56,7 +53,7 @@ UNREAD = ("include_target_tokens", "skip_masking", "d2v2_multi")
 
 def check_numbers(cfg: DictConfig) -> None:
     """Check the range of every number of a run, and settings that must be consistent; UserError for a wrong one."""
-    sections = {name: dict(_settings(cfg.get(name))) for name in SECTIONS}
+    sections = {name: dict(_settings(cfg.get(name))) for name in SECTIONS.split()}
     for settings in sections.values():
         for name, value in settings.items():  # in their order, as some take the value of one before
             if name in NUMBERS:
@@ -118,6 +115,9 @@ def _contradictions_of_training(sections: Mapping[str, Mapping[str, Any]]) -> It
         yield "--optimizer clear_adamw: with --fp16 it needs --fp16-no-flatten-grads or --decay-vectors; add one of them"
     if not _are_betas(betas := optimizer.get("adam_betas", "(0.9, 0.98)")):
         yield f"--adam-betas {betas}: out of range; give two numbers from 0 to below 1, as in '(0.9, 0.98)'"
+    if model.get("encode_chunk_size") and (name := criterion.get("_name")) in STOCK_CRITERIONS:
+        instead = "give --criterion clear_nt_xent --contrastive-weight 0"
+        yield f"--encode-chunk-size: has no effect with --criterion {name}; leave it out, or {instead}"
     if model.get("encoder_layerdrop") and criterion.get("guide_dropout"):
         yield "--guide-dropout: --encoder-layerdrop would drop layers of the guide; leave one of the two out"
     positions, longest = model.get("max_positions"), task.get("tokens_per_sample")
@@ -180,11 +180,7 @@ OF_CONTRAST = {
 
 
 def check_metric(cfg: Any) -> None:
-    """Check before training the metric that chooses the best checkpoint; fairseq only does so after a validation.
-
-    Raises:
-        UserError: this run never logs the metric, or ``--maximize-best-checkpoint-metric`` is wrong for it.
-    """
+    """Check, before training, the metric that chooses the best checkpoint, and its direction; UserError if one is wrong."""
     metric, criterion = cfg.checkpoint.best_checkpoint_metric, cfg.criterion
     flag = f"--best-checkpoint-metric {metric}"
     setting, source = MEASURED.get(metric, ("", ""))

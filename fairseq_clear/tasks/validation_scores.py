@@ -12,7 +12,7 @@ from fairseq.distributed import utils as distributed_utils
 
 from fairseq_clear.distributed import world_size
 from fairseq_clear.errors import UserError, exit_on_user_error, is_out_of_memory, one_line
-from fairseq_clear.evaluation.retrieval import METRICS, score_rankings, search
+from fairseq_clear.evaluation.retrieval import METRICS, score_rankings, search, without_own
 from fairseq_clear.evaluation.retrieval_data import read_pairs_file
 from fairseq_clear.evaluation.sts import UndefinedCorrelation, cosine, spearman
 from fairseq_clear.evaluation.sts_data import read_sts, read_sts_file
@@ -111,8 +111,9 @@ class RetrievalValidation(_Validation):
     def measure(self, vectors_of: VectorsOf, model: Any) -> float:
         """Search on the model's device."""
         queries, passages = vectors_of(self.data.queries, QUERY), vectors_of(self.data.passages, DOCUMENT)
-        nearest = search(queries, [passages], DEPTH, device=next(model.parameters()).device)
-        values = score_rankings(nearest.passages.cpu().numpy(), self.data.relevant)  # (Q, 7)
+        nearest = search(queries, [passages], DEPTH + 1, device=next(model.parameters()).device)
+        ranked = without_own(nearest.passages.cpu().numpy(), self.data)
+        values = score_rankings(ranked, self.data.relevant)  # (Q, 7)
         return float(values[:, METRICS.index("MRR@10")].mean())
 
 

@@ -54,6 +54,11 @@ def test_the_layout_of_beir(beir: Path) -> None:
     assert data.describe() == {"queries": 2, "passages": 3, "relevant passages that the corpus lacks": 1}
     (beir / "qrels/test.tsv").write_text(QRELS + "q2\tp1\t0\nq2\tp2\t3\n")
     assert read_beir(beir).relevant[0] == {1: 3}, "the last judgement of a passage counts"
+    (beir / "qrels/test.tsv").write_text(QRELS + "q1\tq1\t1\n")
+    assert (
+        read_beir(beir).describe()["relevant passages with the id of their query, which BEIR never counts as found"]
+        == 1
+    )
 
 
 def test_mistakes_in_a_folder_of_beir(beir: Path) -> None:
@@ -89,6 +94,10 @@ def test_missing_parts_of_a_folder_of_beir(beir: Path) -> None:
 def test_repeated_texts_are_one_query_or_passage() -> None:
     data = data_of_pairs("d", [("a", "x"), ("b", "x"), ("a", "y")], {})
     assert (data.queries, data.passages, data.relevant) == (["a", "b"], ["x", "y"], [{0: 1, 1: 1}, {0: 1}])
+
+
+def test_a_passage_that_is_the_query_does_not_count_unless_it_answers_it() -> None:
+    assert data_of_pairs("d", [("a", "b"), ("b", "a"), ("c", "c"), ("e", "a")], {}).identical == [1, 0, -1, -1]
 
 
 DOCUMENTS = [["a", "b", "c"], ["alone"], ["d", "e"], ["a", "other"], ["f", "e"], ["g", "h"]]

@@ -73,14 +73,15 @@ def test_tasks_are_validated_as_senteval_does(folder):
         vectors = [Words(64).encode(side) for side in (split.first, split.second)]
         return pair_features(*vectors, both=task == "SNLI"), split.labels
 
-    tasks = ["MRPC", "SICK-E", "SNLI"]
-    result = evaluate_senteval(Words(64), read_tasks(folder, tasks), classifiers=FAST, seeds=[3])
+    tasks, network = ["MRPC", "SICK-E", "SNLI"], Classifiers(folds=2, epoch_size=2, max_epoch=4, tenacity=1)
+    result = evaluate_senteval(Words(64), read_tasks(folder, tasks), classifiers=network, seeds=[3])
     for task in tasks:
         parts = list(map(rows, read_task(folder, task).splits.values()))
         if task == "MRPC":
-            fit = cross_validate(*parts, 2, FAST, 3)
+            fit = cross_validate(*parts, 2, network, 3)
         else:
-            fit = split_validate(*parts, 3, FAST, 3, regularize=task != "SNLI")
+            own = replace(network, epoch_size=1, max_epoch=15) if task == "SNLI" else network
+            fit = split_validate(*parts, 3, own, 3, regularize=task != "SNLI")
         assert (result.means()[task], result.means("dev")[task]) == (fit.test, fit.dev)
     assert len(read_sts(folder, "SICK-R")) == 18
 
@@ -99,10 +100,25 @@ def test_averages_are_declutrs():
     scores = {"MR": [Score(80, 70), Score(82, 74)], "STS12": [Score(40, None)] * 2, "Depth": [Score(30, 20)] * 2}
     result = SentEvalResult(scores)
     assert result.summary() == {"Downstream": 60.5, "Probing": 30.0, "Avg.": 45.25}
-    assert result.summary("dev") == {"Downstream": 72.0, "Probing": 20.0, "Avg.": 46.0}
+    assert result.summary("dev") == {"Downstream": 56.0, "Probing": 20.0, "Avg.": 38.0}
+    paraphrase = SentEvalResult({"MRPC": [Score(70, 60, {"f1": 80}), Score(70, 60, {"f1": 82})]})
+    assert (paraphrase.summary(), paraphrase.means()) == ({"Downstream": 75.5}, {"MRPC": 70})
+    assert paraphrase.summary("dev") == {"Downstream": 60}
     assert result.deviations()["MR"] == pytest.approx(2**0.5) and "STS12" not in result.deviations("dev")
     assert SentEvalResult({"MR": [Score(80, 70)]}).deviations() == {}
     assert SentEvalResult({"MR": [Score(80, 70)]}).summary() == {"Downstream": 80}
+
+
+def test_a_collapsed_encoder_scores_0_where_a_correlation_is_not_defined(folder, caplog):
+    class Collapsed:
+        name = "collapsed"
+
+        def encode(self, texts, batch_size=32):
+            return np.zeros((len(texts), 3), np.float32)
+
+    result = evaluate_senteval(Collapsed(), read_tasks(folder, ["MR", "SICK-R", "STS12"]), classifiers=FAST)
+    assert result.scores["SICK-R"] == [Score(0, 0)] and result.scores["STS12"] == [Score(0, None)]
+    assert result.means()["MR"] > 0 and caplog.text.count("counted as 0") == 2
 
 
 def test_mistakes(folder, tmp_path):

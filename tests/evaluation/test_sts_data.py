@@ -65,13 +65,29 @@ def test_benchmark_has_seven_or_nine_columns_and_literal_quotes(tmp_path):
     assert read_sts_file(path).subsets["sts-test"].first == ("a",)
 
 
+def test_the_form_of_glue_is_told_by_its_header(tmp_path):
+    path = tmp_path / "dev.tsv"
+    header = "index genre filename year old_index source1 source2 sentence1 sentence2 score".replace(" ", "\t")
+    row = "0\tg\tf\t2015\t7\tnone\tnone\ta\tb\t4.2\n"
+    path.write_text(f"{header}\n{row}")
+    pairs = read_sts_file(path).subsets["dev"]
+    assert (pairs.first, pairs.second, pairs.scores.tolist()) == (("a",), ("b",), [4.2])
+    path.write_text(row)
+    with pytest.raises(UserError, match=r"dev.tsv: 10 columns; STS-B has 7 to 9"):
+        read_sts_file(path)
+
+
 def test_sick_has_a_header_and_three_splits(tmp_path):
     write_sick(tmp_path / "SICK")
     assert read_sts(tmp_path, "SICK-R").subsets["SICK-R"].scores.tolist() == [3.0, 3.1]
     every = read_sts(tmp_path, "SICK-R-all")
     assert len(every) == 6 and len(every.hashes) == 3
     assert every.subsets["SICK-R-all"].first[0] == "A train 0"
-    assert read_sts_file(tmp_path / "SICK" / "SICK_trial.txt").subsets["SICK_trial"].scores.tolist() == [2.0, 2.1]
+    path = tmp_path / "SICK" / "SICK_trial.txt"
+    assert read_sts_file(path).subsets["SICK_trial"].scores.tolist() == [2.0, 2.1]
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[1:]))
+    with pytest.raises(UserError, match=r"SICK_trial.txt:1: is a scored pair; the line of the columns' names"):
+        read_sts(tmp_path, "SICK-R-trial")
 
 
 def test_any_table_of_two_texts_and_a_score(tmp_path):

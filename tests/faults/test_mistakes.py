@@ -34,7 +34,7 @@ checkpoint: {{save_dir: {save_dir}}}
 SECTIONS = {
     "common": "fp16 bf16 log_file",
     "task": "augment mix mix_batches allow_change",
-    "model": "pooling poling projection_activation",
+    "model": "pooling poling projection_activation quant_noise_pq quant_noise_scalar",
     "dataset": "batch_size valid_subset",
     "checkpoint": "finetune_from_model restore_file",
     "ema": "store_ema",
@@ -60,6 +60,8 @@ BY_BOTH = {
     "--projection-activation swish": ("swish: no such choice",),
     "--pooling meen": ("--pooling meen", "valid are cls, mean"),
     "--encoder-layerdrop 0.5 --pooling first-last": ("--pooling first-last: --encoder-layerdrop",),
+    "--quant-noise-pq 0.1": ("--quant-noise-pq: makes wrong gradients", "leave it out"),
+    "--quant-noise-scalar 0.1": ("--quant-noise-scalar: makes wrong gradients", "leave it out"),
     "--fp16": ("--fp16: on a CPU", "--fp16-no-flatten-grads"),
     "GPU --bf16": ("--bf16", "no GPU", "--cpu"),
     "GPU --memory-efficient-fp16": ("--fp16", "no GPU", "--cpu"),

@@ -465,9 +465,10 @@ def test_an_encoder_that_fails_is_one_line(bert: SimpleNamespace, monkeypatch: p
         compare_states(*states, torch.ones(1, 4, dtype=torch.bool))
 
 
+@pytest.mark.parametrize("criterion", ["clear_nt_xent", "clear_moco"])
 @pytest.mark.parametrize(("dropout", "is_warned"), [("0", True), ("0.1", False)])
-def test_equal_views_are_warned_of(dropout, is_warned, bert, caplog) -> None:
-    start(bert, "--augment", "none", "--views", "same", "--dropout", dropout)
+def test_equal_views_are_warned_of(dropout, is_warned, criterion, bert, caplog) -> None:
+    start(bert, "--augment", "none", "--views", "same", "--dropout", dropout, "--criterion", criterion)
     assert ("both views of a text are the same; give --dropout" in caplog.text) == is_warned
 
 

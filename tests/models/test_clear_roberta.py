@@ -44,11 +44,21 @@ def test_a_stock_task_trains_no_projection_head(data_bin: Path) -> None:
     assert all(parameter.requires_grad for parameter in model.projection_head.parameters())
 
 
-def test_a_stock_task_does_not_compile() -> None:
-    cfg = configuration("data", "--compile")
+@pytest.mark.parametrize("flags", [("--compile",), ("--encode-chunk-size", "64")])
+def test_a_stock_task_neither_compiles_nor_encodes_in_chunks(flags: tuple[str, ...]) -> None:
+    cfg = configuration("data", *flags)
+    ClearRobertaModel.check_run(cfg)
     cfg.task._name = "masked_lm"
-    with pytest.raises(UserError, match="--compile"):
+    with pytest.raises(UserError, match=f"{flags[0]}: has no effect with --task masked_lm"):
         ClearRobertaModel.check_run(cfg)
+
+
+@pytest.mark.parametrize("window", ["5", "-4"])
+def test_a_model_checks_its_window_whatever_the_task(window: str, data_bin: Path, caplog: Any) -> None:
+    cfg = configuration(data_bin, "--attention-window", window)
+    with pytest.raises(SystemExit):
+        tasks.setup_task(cfg.task).build_model(cfg.model)
+    assert f"--attention-window {window}: give an even number" in caplog.text
 
 
 @pytest.mark.parametrize("size", ["1", "50", "10000"])
@@ -206,6 +216,7 @@ def test_a_stock_checkpoint_is_extended(criterion: str, data_bin: Path, caplog: 
     stock = {name: value for name, value in weights.items() if name.startswith("encoder.")}
     for name in VOCABULARY_ROWS:
         stock[name] = stock[name][:-1].clone()
+    caplog.clear()
     model.load_state_dict(dict(stock))
     deleted, others = (record.getMessage() for record in caplog.records)
     assert "<del>" in deleted and "projection_head.layers.0.weight" in others

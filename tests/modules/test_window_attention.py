@@ -171,6 +171,7 @@ def test_layers_share_a_mask_and_batches_do_not() -> None:
     for arguments in [*changes, (plain, (query[:, :90], 8, None)), (plain, (query.bfloat16(), 8, None))]:
         before, after = (masks.get(build, *some) for some in arguments)
         assert after is not before and after.dtype == arguments[1][0].dtype  # a GPU rejects one of another precision
+        assert after.stride(-2) % 8 == 0 and after.stride(-1) == 1  # a GPU copies others in each layer
     assert len(made) == 9
     kept = masks.get(build, query, 8, padding)
     padding[1, 30:] = True

@@ -84,6 +84,7 @@ WITHOUT_EFFECT = [
     *("--skip-masking", "--include-target-tokens", "--d2v2-multi", "--short-documents skip", "--document-boundary line"),
     *("--same-document-negatives exclude", "--shorten-method truncate", "--views cloze --shorten-method random_crop"),
     *("--random-token-prob 0.6 --leave-unmasked-prob 0.5", "--optimizer clear_adamw --fp16"),
+    "--encode-chunk-size 64 --criterion masked_lm",
     *("--mlm-copies 2 --mlm-weight 0", "--prompts query --contrastive-weight 0", "--mix-batches one"),
     *("--valid-subset valid,train", GUIDED + "--encoder-layerdrop 0.5 --guide-dropout"),
     *("--hard-negatives de --contrastive-weight 0", "--hard-negatives de --criterion cross_entropy"),

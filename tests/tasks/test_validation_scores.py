@@ -39,11 +39,12 @@ def folder(data_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """17 scored pairs, some texts in several; 23 queries, whose passages share their first words, one answers two."""
+    """17 scored pairs, some texts in several; 24 queries, whose passages share words; one answers two, one is also a query."""
     rng, home = np.random.default_rng(0), tmp_path_factory.mktemp("pairs")
     scored = [f"{TEXTS[i]}\t{TEXTS[(7 * i + 3) % 20]}\t{rng.uniform(0, 5):.2f}" for i in range(17)]
     passages = [f"{' '.join(TEXTS[i].split()[:2])} {TEXTS[i + 25]}" for i in range(22)]
     searched = [f"{TEXTS[i]}\t{passage}" for i, passage in enumerate(passages)] + [f"{TEXTS[50]}\t{passages[0]}"]
+    searched.append(f"{TEXTS[51]}\t{TEXTS[0]}")
     for name, lines in (("sts", scored), ("retrieval", searched)):
         (home / f"{name}.tsv").write_text("\n".join(lines) + "\n")
     return {name: home / f"{name}.tsv" for name in FLAGS}
@@ -73,7 +74,7 @@ def by_hand(folder: Path, kind: str, file: Path) -> float:
         return 100 * spearmanr([cosine(*row[:2]) for row in rows], [float(row[2]) for row in rows]).statistic
     corpus, reciprocal = {passage for _, passage in rows}, []
     for query, passage in rows:
-        rank = 1 + sum(cosine(query, other) > cosine(query, passage) for other in corpus - {passage})
+        rank = 1 + sum(cosine(query, other) > cosine(query, passage) for other in corpus - {passage, query})
         reciprocal.append(1 / rank if rank <= 10 else 0)
     return 100 * float(np.mean(reciprocal))
 

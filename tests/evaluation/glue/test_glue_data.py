@@ -61,6 +61,11 @@ def test_bom_crlf_quotes_and_malformed_lines(tmp_path):
     content = FINE + "1\ta\n2\tc\td\tmaybe\n3\te\tf\tnot_entailment\n"
     texts, _, dropped = read(tmp_path, content)
     assert dropped == 2 and texts[0] == ["a", "e"]
+    for bad, good in ((10, 500), (15, 2_000)):
+        rows = [f"{n}\ta\tb\t{0 if n < bad else 'entailment'}\n" for n in range(bad + good)]
+        assert read(tmp_path, FINE + "".join(rows))[2] == bad
+    with pytest.raises(UserError, match=r"train.tsv: 11 of 21\d lines are no example of RTE"):
+        read(tmp_path, FINE + "".join(f"{n}\ta\tb\t{0 if n < 11 else 'entailment'}\n" for n in range(210)))
 
 
 def prepare(name, glue, data_bin, dest, **options):
