@@ -8,6 +8,7 @@ import pytest
 
 from fairseq_clear.cli.main import main
 from fairseq_clear.errors import UserError
+from fairseq_clear.evaluation import senteval
 from fairseq_clear.evaluation.classifiers import Score, cross_validate, split_validate
 from fairseq_clear.evaluation.encoders import CachedEncoder
 from fairseq_clear.evaluation.senteval import (
@@ -84,6 +85,20 @@ def test_tasks_are_validated_as_senteval_does(folder):
             fit = split_validate(*parts, 3, own, 3, regularize=task != "SNLI")
         assert (result.means()[task], result.means("dev")[task]) == (fit.test, fit.dev)
     assert len(read_sts(folder, "SICK-R")) == 18
+
+
+def test_snli_has_its_own_epochs(folder, monkeypatch):
+    used, stock = {}, senteval.split_validate
+
+    def watched(train, dev, test, classes, settings, seed, **further):
+        used[further["regularize"]] = settings.epoch_size, settings.max_epoch
+        return stock(train, dev, test, classes, settings, seed, **further)
+
+    monkeypatch.setattr(senteval, "split_validate", watched)
+    evaluate_senteval(
+        Words(8), read_tasks(folder, ["SNLI", "SICK-E"]), classifiers=replace(FAST, epoch_size=3, max_epoch=7)
+    )
+    assert used == {False: (1, 15), True: (3, 7)}
 
 
 def test_word_content_has_no_hidden_layer(folder):

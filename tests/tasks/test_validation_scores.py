@@ -39,12 +39,12 @@ def folder(data_bin: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """17 scored pairs, some texts in several; 24 queries, whose passages share words; one answers two, one is also a query."""
+    """17 scored pairs, some texts in several; 29 queries, whose passages share words; one answers two, six are also queries."""
     rng, home = np.random.default_rng(0), tmp_path_factory.mktemp("pairs")
     scored = [f"{TEXTS[i]}\t{TEXTS[(7 * i + 3) % 20]}\t{rng.uniform(0, 5):.2f}" for i in range(17)]
     passages = [f"{' '.join(TEXTS[i].split()[:2])} {TEXTS[i + 25]}" for i in range(22)]
     searched = [f"{TEXTS[i]}\t{passage}" for i, passage in enumerate(passages)] + [f"{TEXTS[50]}\t{passages[0]}"]
-    searched.append(f"{TEXTS[51]}\t{TEXTS[0]}")
+    searched += [f"{TEXTS[40 + n]}\t{TEXTS[n]}" for n in range(6)]
     for name, lines in (("sts", scored), ("retrieval", searched)):
         (home / f"{name}.tsv").write_text("\n".join(lines) + "\n")
     return {name: home / f"{name}.tsv" for name in FLAGS}
