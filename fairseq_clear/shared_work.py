@@ -80,9 +80,7 @@ def join_workers() -> Workers:
         dist.init_process_group("gloo", store=store, rank=rank, world_size=count)
         atexit.register(dist.destroy_process_group)  # its threads would now and then abort the process at its end
     except (RuntimeError, ValueError) as error:
-        raise UserError(
-            f"WORLD_SIZE={size}: the workers did not connect ({error}); use torchrun, or unset it"
-        ) from None
+        raise UserError(f"WORLD_SIZE={size}: the workers did not connect ({error}); use torchrun or unset it") from None
     return Workers(rank, count, dist.new_group(timeout=WAIT, backend="gloo"), store)
 
 

@@ -157,9 +157,7 @@ def _parse_step(text: str, where: str) -> Step:
         if not _VALUE.fullmatch(value if equals else knob) or (equals and not _KNOB.fullmatch(knob)):
             raise UserError(f"{where}: cannot read {argument.strip()!r} in {text!r}; write it like {_EXAMPLE}")
         if not equals and knobs:
-            raise UserError(
-                f"{where}: the value '{knob}' comes after a knob; values come first, as in name:value,knob=1"
-            )
+            raise UserError(f"{where}: value '{knob}' comes after a knob; values come first, as in name:value,knob=1")
         if knob in knobs:
             raise UserError(f"{where}: {name} is given {knob} twice; keep one")
         if equals:

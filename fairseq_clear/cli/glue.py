@@ -58,9 +58,7 @@ class PrepareTasks(Tasks):
     data_bin: str = setting("folder with the dict.txt and tokenizer of the checkpoint", metavar="DIR")
     tokenizer: str | None = setting(TOKENIZER_HELP, None)
     max_length: int = setting(
-        "maximum tokens of an input, special ones included (CERT: 128); longer pairs lose the end of the longer text",
-        512,
-        least=4,
+        "maximum tokens, special ones included (CERT: 128); longer pairs lose the end of the longer text", 512, least=4
     )
     dest: Path = setting("folder to write the tasks' folders to", Path("glue-bin"), metavar="DIR")
 

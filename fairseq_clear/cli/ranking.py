@@ -59,9 +59,7 @@ fairseq-clear retrieval --pairs pairs.tsv --query-prefix "query: " --encoder che
     count: int | None = setting(
         "with --documents, use at most N of them, drawn with --seed (default: all)", None, least=2, group=PAIRS
     )
-    baselines: tuple[str, ...] = setting(
-        "also score word weights, fitted on the passages: tfidf, bm25", (), choices=tuple(BASELINES)
-    )
+    baselines: tuple[str, ...] = setting("also score word weights fitted on the passages", (), choices=tuple(BASELINES))
     seed: int = setting("seed of the bootstrap, of --count and of the queries that the report shows", 0, least=0)
     rows: list[Row] = field(default_factory=list)  # the baselines, set by ``read``
 

@@ -28,9 +28,7 @@ class RecipeFlags:
     augment: str = setting(
         "augmentation of each view, such as subs:ratio=0.3+del-span:spans=5,ratio=0.05", "none", metavar="SPEC"
     )
-    augment_texts: str = setting(
-        "which texts of a pair are augmented: all, or only the positives", "all", choices=AUGMENT_TEXTS
-    )
+    augment_texts: str = setting("texts of a pair to augment: all, or only the positives", "all", choices=AUGMENT_TEXTS)
     synonyms: str | None = setting(
         "synonym table for subs and eda (eda's ops rs and rd need none; default: synonyms.npz in the data folder)",
         None,

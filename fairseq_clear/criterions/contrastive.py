@@ -312,9 +312,7 @@ class InBatchConfig(ContrastiveConfig):
     negatives: NEGATIVES = setting(  # type: ignore[valid-type]
         "which texts are negatives: batch, the texts of this worker's batch; global, the texts of all workers", "global"
     )
-    keep_duplicates: bool = setting(
-        "if a text occurs twice in a batch, let its copies be negatives of each other", False
-    )
+    keep_duplicates: bool = setting("if a text occurs twice in a batch, its copies are negatives of each other", False)
 
 
 class InBatchCriterion(ContrastiveCriterion):

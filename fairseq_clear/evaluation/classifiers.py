@@ -167,9 +167,7 @@ def stratified_folds(inputs: Floats, labels: Labels, count: int, seed: int) -> I
     """Yield the row numbers (train, held out) of each fold; UserError if a class has fewer rows than there are folds."""
     fewest = int(np.bincount(labels)[np.unique(labels)].min())
     if fewest < count:
-        raise UserError(
-            f"--folds {count}: a class has only {fewest} rows to train on; give more of them, or fewer folds"
-        )
+        raise UserError(f"--folds {count}: a class has only {fewest} rows to train on; give more, or fewer folds")
     kind = import_library("sklearn.model_selection", "eval").StratifiedKFold
     return kind(n_splits=count, shuffle=True, random_state=seed).split(inputs, labels)
 

@@ -261,9 +261,7 @@ class Classifiers:
         5,
         least=0,
     )
-    epoch_size: int = setting(
-        "number of passes over the training rows between two evaluations [epoch_size]", 4, least=1
-    )
+    epoch_size: int = setting("passes over the training rows between two evaluations [epoch_size]", 4, least=1)
     max_epoch: int = setting("maximum number of passes over the training rows [max_epoch]", 200, least=1)
     dropout: float = setting("dropout probability on the hidden layer [dropout]", 0.0, metavar="P")
 

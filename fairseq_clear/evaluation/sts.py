@@ -44,9 +44,7 @@ def spearman(x: npt.ArrayLike, y: npt.ArrayLike, *, where: str = "correlation") 
 def _checked(x: npt.ArrayLike, y: npt.ArrayLike, where: str) -> tuple[Doubles, Doubles]:
     first, second = np.asarray(x, np.float64), np.asarray(y, np.float64)
     if first.ndim != 1 or first.shape != second.shape:
-        raise UserError(
-            f"{where}: {first.shape} numbers against {second.shape}; a correlation needs two numbers per pair"
-        )
+        raise UserError(f"{where}: {first.shape} numbers against {second.shape}; a correlation needs two per pair")
     if not (np.isfinite(first).all() and np.isfinite(second).all()):
         raise UserError(f"{where}: a number is NaN or infinite; check the vectors it comes from")
     if len(first) < 2:

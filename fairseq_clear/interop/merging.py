@@ -68,9 +68,7 @@ def merge_folders(start: Path, refined: Path, dest: Path, share: float, *, overw
     ours, theirs = read_source(start, {}), read_source(refined, {})
     _check_same(start, ours, refined, theirs)
     if left := [name for name in ours.unused if not SPARE.fullmatch(name)]:
-        raise UserError(
-            f"{start}: holds more than an encoder ({left[0]}), which cannot be merged; save its encoder alone"
-        )
+        raise UserError(f"{start}: holds more than an encoder ({left[0]}), which cannot be merged; save that alone")
     if ours.head is not None and theirs.head is None:
         raise UserError(
             f"{refined}: has no whole head for masked language modelling, as {start} has; merge folders of the same kind"

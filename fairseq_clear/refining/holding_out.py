@@ -325,9 +325,7 @@ def write_rows(folder: Path, dest: Path, load: Callable[[], Encoder], count: int
             texts = dict.fromkeys((*row[2:], *(mined.texts[number] for number in found.get(n, ()))))
             if len(texts) >= count:
                 filled.append((*row[:2], *texts))
-        print(
-            f"# {len(filled):,} of {len(rows):,} pairs have {count} hard negatives; the others are left out", flush=True
-        )
+        print(f"# {len(filled):,} of {len(rows):,} pairs have {count} hard negatives; others are left out", flush=True)
         rows = filled
     names = (QUERY, PASSAGE, *(f"{NEGATIVE}{n + 1}" for n in range(count)))
     with output_folder(dest, overwrite=False) as written:

@@ -243,9 +243,7 @@ def _prepare(steps: Steps, encoder: Path, checkpoint: Path, counts: HeldOut) -> 
         )
     most = int(load_model(checkpoint, folder).model.max_positions())
     if settings.max_length > most:
-        raise UserError(
-            f"--max-length {settings.max_length}: the encoder reads at most {most} tokens; give that or fewer"
-        )
+        raise UserError(f"--max-length {settings.max_length}: the encoder reads at most {most} tokens; give no more")
     text: Path = work / "train.txt"
     options: dict[str, Any] = {"valid": (work / "valid.txt",)}
     if settings.train_pairs is not None:
@@ -289,9 +287,7 @@ def _choose_recipe(steps: Steps, counts: HeldOut, base: Training) -> tuple[str, 
         return chosen, []
     if RECIPES[str(wanted)].needs_documents and not counts.long_documents:
         others = ", ".join(name for name, recipe in RECIPES.items() if not recipe.needs_documents)
-        raise UserError(
-            f"--recipe {wanted}: needs documents of several sentences, and every document has one; use {others}"
-        )
+        raise UserError(f"--recipe {wanted}: needs documents of several sentences, and each has one; use {others}")
     return str(wanted), []
 
 

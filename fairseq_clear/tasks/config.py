@@ -69,9 +69,7 @@ class ClearLMConfig(MaskedLMConfig):
         "synonyms.npz in the data folder)",
         None,
     )
-    mlm_copies: int = setting(
-        "number of masked copies of each text; 2 is the Double MLM baseline of CLEAR section 5.1", 1
-    )
+    mlm_copies: int = setting("masked copies of each text; 2 is the Double MLM baseline of CLEAR section 5.1", 1)
     mix: str = setting(
         "train on several data folders with the same dictionary, as FOLDER:WEIGHT,FOLDER:WEIGHT; DATA is one of "
         "them. Weights set the share of each folder in an epoch, which reads DATA once. On the hydra command line: "
@@ -96,9 +94,7 @@ class ClearLMConfig(MaskedLMConfig):
         "--best-checkpoint-metric retrieval_mrr --maximize-best-checkpoint-metric it chooses the checkpoint",
         None,
     )
-    persistent_workers: bool = setting(
-        "leave this off: loader processes that outlive an epoch keep its masks and views", False
-    )
+    persistent_workers: bool = setting("leave this off: loaders that outlive an epoch keep its masks and views", False)
     allow_change: str = setting(
         "settings, joined by commas, that may differ from the checkpoint that the run resumes from, such "
         "as lr,batch-size; saving, logging and the number of workers may always differ, and so may --max-update unless the "

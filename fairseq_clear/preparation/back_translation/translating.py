@@ -103,9 +103,7 @@ def check(settings: TranslationSettings) -> tuple[int, dict[str, Any]]:
         if settings.input.exists() and path.exists() and path.samefile(settings.input):
             raise UserError(f"--output {path}: is the input; give another name")
     if CorpusFile(settings.input).is_jsonl:
-        raise UserError(
-            f"--input {settings.input}: is JSON; write its text with fairseq-clear prepare --text-only first"
-        )
+        raise UserError(f"--input {settings.input}: is JSON; write its text with fairseq-clear prepare --text-only")
     device = choose_device(settings.device)
     if settings.fp16 and device.type != "cuda":
         raise UserError(f"--fp16: needs a GPU, but the device is {device}; leave --fp16 out")
