@@ -24,7 +24,7 @@ TINY = {  # name -> flags, and the number of rows
     "retrieval": ("", 1),  # without faiss
     "sentence_transformers_step": ("", 2),
     "startup": ("", 3),
-    "views": ("--batches 4 --words 30 --texts 16 --documents 4 --vocab-size 500 --sample-lines 400", 18),
+    "views": ("--batches 4 --words 30 --texts 16 --documents 4 --vocab-size 500 --sample-lines 400", 19),
     "gpu": (
         "--device cpu --arch clear_roberta_tiny --length 32 --long 64 --window 16 --texts 2 --sequences 2 --updates 2 "
         "--criterions clear_moco --precisions fp32 bf16",
