@@ -54,7 +54,7 @@ AUGMENTATIONS: dict[str, Augmentation] = {
     "mask-span": Augmentation(
         mask_span,
         "Replaces one span of tokens by <mask>.",
-        "Mirror-BERT (Liu et al. 2021), section 2.1",
+        "Mirror-BERT (Liu et al. 2021), section 2.2",
         {"length": Knob(1, int, 0, None, "number of tokens of the span")},
         writes_deleted=False,
     ),

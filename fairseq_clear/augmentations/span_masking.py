@@ -1,6 +1,6 @@
 """Spans that become one ``<mask>`` each: a random span (Mirror-BERT), and slices (Investigating Views).
 
-``mask_span``: Liu et al. 2021 (arXiv:2104.08027), section 2.1. The paper replaces a random span of k = 5 characters in one
+``mask_span``: Liu et al. 2021 (arXiv:2104.08027), section 2.2. The paper replaces a random span of k = 5 characters in one
 of the two copies of a text; its public code (cambridgeltl/mirror-bert) leaves texts of fewer than 30 characters as they
 are. Training data are tokens here, so the span consists of whole tokens: an English word piece has about as many
 characters. ``--augment-texts positives`` leaves the other copy as it is.

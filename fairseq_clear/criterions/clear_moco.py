@@ -39,7 +39,7 @@ class ClearMocoConfig(MaskingConfig):
 
 @register_criterion("clear_moco", dataclass=ClearMocoConfig)
 class ClearMocoCriterion(MaskingCriterion):
-    """CERT section 4.1 (Fang et al. 2020, arXiv:2005.12766): the anchor is the query, its positive is encoded as the key.
+    """CERT section 4 (Fang et al. 2020, arXiv:2005.12766): the anchor is the query, its positive is encoded as the key.
 
     The queue is empty at first. Places that were never written are not candidates, so the queries of the first micro-batch are
     not counted. In training, the keys of all workers enter every worker's queue after the logits are computed. If an update

@@ -22,7 +22,7 @@ def keeping_float32(move: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tens
 
 
 class MomentumEncoder(nn.Module):
-    """The key encoder f_k and its projection head: theta_k <- m theta_k + (1 - m) theta_q (CERT section 4.1; MoCo eq. 2).
+    """The key encoder f_k and its projection head: theta_k <- m theta_k + (1 - m) theta_q (CERT section 4; MoCo eq. 2).
 
     At m = 0.999 a step is smaller than float16 can represent. The weights are therefore kept in float32 and saved in the
     checkpoint; in half precision, a rounded copy encodes. The optimizer does not see them.

@@ -91,7 +91,7 @@ def aligned_sentences(originals: Any, name: str, load: Callable[[str], Any], *, 
 class Paraphrases(ViewSource):
     """Texts with the same meaning: the first name is the anchor, the others are its positives.
 
-    CERT section 4.1 pairs two back-translations, Self-Guided section 6 the original and one back-translation. The name
+    CERT section 4 pairs two back-translations, Self-Guided section 6 the original and one back-translation. The name
     ``original`` stands for ``originals``, ``aligned`` returns the data set of any other. A blank paraphrase is replaced by the
     original.
     """
