@@ -100,6 +100,7 @@ def batch(dataset: Any, *rows: int) -> Any:
 
 def test_an_empty_queue_counts_no_query_and_takes_the_keys(data_bin: Path, caplog: pytest.LogCaptureFixture) -> None:
     trainer, dataset = build(data_bin, *MOCO, "--queue-size", "50")
+    caplog.clear()
     with caplog.at_level(logging.WARNING):
         logs = [trainer.train_step([batch(dataset, *rows)]) for rows in ((0, 1, 2), (3, 4))]
     assert not caplog.records, "the first update is no reason for a warning"
